@@ -1,0 +1,42 @@
+// WeightView: one weight matrix (or a stack of E of them) inside an arena, in any checkpoint
+// format. Row-major [rows, cols]; y = W x has rows outputs. Does not own. Thread: plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace warproll {
+
+enum class WeightFormat : uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kMxfp8,     // E4M3 elements; E8M0 scale per 32 columns: scales [rows, cols / 32]
+  kFp8Block,  // E4M3 elements; F32 or BF16 scale per block: scales [ceil(rows/BR), ceil(cols/BC)]
+};
+
+struct WeightView {
+  WeightFormat format = WeightFormat::kF32;
+  const std::byte* data = nullptr;    // [num_matrices, rows, cols]
+  const std::byte* scales = nullptr;  // null for the unscaled formats
+  Dtype scale_dtype = Dtype::kF8E8M0;
+  int32_t num_matrices = 1;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  int32_t block_rows = 1;            // BR, kFp8Block only
+  int32_t block_cols = 32;           // BC
+  uint64_t matrix_stride_bytes = 0;  // between matrices of data
+  uint64_t scale_stride_bytes = 0;   // between matrices of scales
+
+  [[nodiscard]] WeightView matrix(int32_t index) const {
+    WeightView view = *this;
+    view.num_matrices = 1;
+    view.data += static_cast<uint64_t>(index) * matrix_stride_bytes;
+    if (view.scales != nullptr) view.scales += static_cast<uint64_t>(index) * scale_stride_bytes;
+    return view;
+  }
+};
+
+}  // namespace warproll

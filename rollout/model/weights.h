@@ -1,0 +1,62 @@
+// From a ModelConfig and the tensors a checkpoint has to an arena layout, and from a filled arena
+// to the typed views that forward() reads. Lifetime: ModelWeights points into the arena, WeightSet
+// keeps that arena alive. Thread: immutable once built.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/arena.h"
+#include "kernels/weight.h"
+#include "protocol/records.h"
+#include "protocol/status.h"
+#include "rollout/model/model_config.h"
+
+namespace warproll {
+
+struct LayerWeights {
+  const std::byte* input_norm = nullptr;           // [H]
+  const std::byte* post_attention_norm = nullptr;  // [H]
+  const std::byte* q_norm = nullptr;               // [D]
+  const std::byte* k_norm = nullptr;               // [D]
+  WeightView q, k, v;                              // [num_heads*D, H], [num_kv_heads*D, H] x 2
+  WeightView o;                                    // [H, num_heads*D]
+  bool is_moe = false;
+  WeightView router;   // [E, H]
+  WeightView gate_up;  // MoE: E x [2I, H], gate rows first; dense: [2*intermediate, H]
+  WeightView down;     // MoE: E x [H, I]; dense: [H, intermediate]
+  // When the checkpoint quantises gate and up apart (ragged block scales) they stay apart:
+  WeightView gate, up;  // used when gate_up.data is null
+};
+struct ModelWeights {
+  WeightView embedding;                   // [V, H]
+  const std::byte* final_norm = nullptr;  // [H]
+  Dtype norm_dtype = Dtype::kBf16;        // of every norm weight
+  WeightView lm_head;                     // [V, H]; the embedding when tied
+  std::vector<LayerWeights> layers;
+};
+
+// Unknown, missing, duplicated or mis-shaped tensors and scales are errors that name the tensor,
+// the shape got and the shape wanted. quantise_experts_to_mxfp8: BF16 linear weights become MXFP8
+// on the way in (all but router, lm_head, embedding, norms).
+Result<ArenaLayout> make_arena_layout(const ModelConfig& config,
+                                      std::span<const TensorInfo> tensors, bool quantise_to_mxfp8);
+
+Result<ModelWeights> bind_weights(const ModelConfig& config, const ArenaLayout& layout,
+                                  const std::byte* arena);
+
+// One version of the weights, ready to run. `storage` keeps the arena from being overwritten for
+// as long as any sequence may read it.
+struct WeightSet {
+  uint64_t weight_version = 0;
+  Digest weight_digest{};
+  ModelConfig config;
+  ModelWeights weights;
+  std::shared_ptr<const void> storage;
+};
+using WeightSetPtr = std::shared_ptr<const WeightSet>;
+
+}  // namespace warproll
