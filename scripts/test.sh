@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Every test, from a clean machine: packages, format, build, ctest; then the same tests under
+# AddressSanitizer + UBSan and under ThreadSanitizer, and a short run of every fuzz target.
+#   scripts/test.sh            all of it
+#   scripts/test.sh cpu        only the optimised build (also: asan, tsan, fuzz; any number of them)
+# Exit 0: everything passed. The last lines say what each part did and how long it took.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+parts=()
+for argument in "$@"; do
+  case $argument in
+    cpu | asan | tsan | fuzz) parts+=("$argument") ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "test.sh: unknown part '$argument', wanted cpu, asan, tsan or fuzz" >&2; exit 2 ;;
+  esac
+done
+((${#parts[@]})) || parts=(cpu asan tsan fuzz)
+
+scripts/setup.sh --python
+scripts/check_format.sh
+
+jobs=$(nproc)
+summary=()
+failed=0
+sanitizer_settings() {  # of one part, in the environment
+  export ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:strict_string_checks=1"
+  export UBSAN_OPTIONS="print_stacktrace=1"
+  export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp:ignore_noninstrumented_modules=1:second_deadlock_stack=1"
+  export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0"
+}
+sanitizer_settings
+for part in "${parts[@]}"; do
+  start=$SECONDS
+  echo "== $part: build"
+  cmake --preset "$part" "-DWARPROLL_TEST_PYTHON=$PWD/build/venv/bin/python3" >"build/$part.configure.log" ||
+    { cat "build/$part.configure.log"; exit 1; }
+  cmake --build --preset "$part" -j "$jobs"
+  built=$((SECONDS - start))
+  echo "== $part: tests"
+  if ctest --preset "$part" -j "$jobs" --timeout 600; then outcome=passed; else outcome=FAILED; failed=1; fi
+  summary+=("$(printf '%-5s %s  build %4d s  tests %4d s' "$part" "$outcome" "$built" "$((SECONDS - start - built))")")
+done
+
+echo "== summary"
+printf '%s\n' "${summary[@]}"
+exit "$failed"
