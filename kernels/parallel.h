@@ -1,0 +1,36 @@
+// parallel_ranges: the kernels' one use of OpenMP. Splits [0, count) into contiguous ranges, one a
+// thread. An op may use it only over outputs that are independent, so the thread count never
+// touches a result's bits. Thread: blocks until all ranges are done.
+#pragma once
+
+#include <cstdint>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace warproll {
+
+// Multiply-adds from which a fork and join (about 5 us) is paid back.
+inline constexpr int64_t kMinParallelWork = 1 << 18;
+
+// `body(begin, end)` must not throw. `work`: multiply-adds of the whole loop.
+template <typename Body>
+void parallel_ranges(int64_t count, int64_t work, const Body& body) {
+#ifdef _OPENMP
+  if (count > 1 && work >= kMinParallelWork && omp_get_max_threads() > 1 && !omp_in_parallel()) {
+#pragma omp parallel
+    {
+      const int64_t threads = omp_get_num_threads();
+      const int64_t index = omp_get_thread_num();
+      const int64_t begin = count * index / threads;
+      const int64_t end = count * (index + 1) / threads;
+      if (begin < end) body(begin, end);
+    }
+    return;
+  }
+#endif
+  static_cast<void>(work);
+  if (count > 0) body(0, count);
+}
+
+}  // namespace warproll
