@@ -37,6 +37,27 @@ struct WeightView {
     if (view.scales != nullptr) view.scales += static_cast<uint64_t>(index) * scale_stride_bytes;
     return view;
   }
+
+  // Rows [begin, begin + count) of every matrix: gate and up of a gate_up slot, say. Of kFp8Block,
+  // begin must be a multiple of block_rows.
+  [[nodiscard]] WeightView slice_rows(int32_t begin, int32_t count) const {
+    WeightView view = *this;
+    const auto first = static_cast<uint64_t>(begin);
+    const auto columns = static_cast<uint64_t>(cols);
+    const uint64_t element_bytes = format == WeightFormat::kF32 ? 4
+                                   : format == WeightFormat::kF16 || format == WeightFormat::kBf16
+                                       ? 2
+                                       : 1;
+    view.rows = count;
+    view.data += first * columns * element_bytes;
+    if (format == WeightFormat::kMxfp8) view.scales += first * (columns / 32);
+    if (format == WeightFormat::kFp8Block) {
+      const auto br = static_cast<uint64_t>(block_rows);
+      const auto bc = static_cast<uint64_t>(block_cols);
+      view.scales += first / br * ((columns + bc - 1) / bc) * dtype_bytes(scale_dtype);
+    }
+    return view;
+  }
 };
 
 }  // namespace warproll
