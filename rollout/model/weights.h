@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/arena.h"
@@ -40,11 +41,18 @@ struct ModelWeights {
 };
 
 // Unknown, missing, duplicated or mis-shaped tensors and scales are errors that name the tensor,
-// the shape got and the shape wanted. quantise_experts_to_mxfp8: BF16 linear weights become MXFP8
+// the shape got and the shape wanted. quantise_to_mxfp8: BF16, F16 and F32 linear weights become MXFP8
 // on the way in (all but router, lm_head, embedding, norms).
 Result<ArenaLayout> make_arena_layout(const ModelConfig& config,
                                       std::span<const TensorInfo> tensors, bool quantise_to_mxfp8);
 
+// The tensors that `checkpoint quantize` turns into MXFP8, in layout order: exactly those that
+// make_arena_layout with quantise_to_mxfp8 quantises on receive. Errors: as make_arena_layout.
+Result<std::vector<std::string>> mxfp8_export_tensors(const ModelConfig& config,
+                                                      std::span<const TensorInfo> tensors);
+
+// Views into `arena`, which has been filled as `layout` says (the same config made it). Errors
+// name the slot that is missing or has another dtype or shape.
 Result<ModelWeights> bind_weights(const ModelConfig& config, const ArenaLayout& layout,
                                   const std::byte* arena);
 
