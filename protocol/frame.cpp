@@ -1,0 +1,121 @@
+#include "protocol/frame.h"
+
+#include <xxhash.h>
+
+#include <bit>
+#include <cstring>
+
+namespace warproll {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the wire form is little-endian");
+constexpr std::byte kMagic[4] = {std::byte{'W'}, std::byte{'R'}, std::byte{'P'}, std::byte{'L'}};
+
+template <typename T>
+void put(Bytes* bytes, size_t offset, const T& value) {
+  std::memcpy(bytes->data() + offset, &value, sizeof(value));
+}
+template <typename T>
+void get(std::span<const std::byte> bytes, size_t offset, T* value) {
+  std::memcpy(value, bytes.data() + offset, sizeof(*value));
+}
+
+Status wrong(const char* what, uint64_t got, uint64_t wanted) {
+  return invalid_argument(std::string(what) + " is " + std::to_string(got) + ", wanted " +
+                          std::to_string(wanted));
+}
+
+}  // namespace
+
+uint64_t checksum64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+Bytes encode_header(const FrameHeader& header) {
+  Bytes bytes(kFrameHeaderBytes);
+  put(&bytes, 0, kMagic);
+  put(&bytes, 4, kProtocolVersion);
+  put(&bytes, 6, header.type);
+  put(&bytes, 8, header.flags);
+  put(&bytes, 16, header.envelope.producer_id);
+  put(&bytes, 32, header.envelope.epoch);
+  put(&bytes, 40, header.envelope.seq);
+  put(&bytes, 48, header.body_bytes);
+  put(&bytes, 56, header.tensors_bytes);
+  put(&bytes, 64, header.body_checksum);
+  put(&bytes, 72, checksum64(std::span(bytes).first(72)));
+  return bytes;
+}
+
+Result<FrameHeader> decode_header(std::span<const std::byte> bytes) {
+  if (bytes.size() != kFrameHeaderBytes) {
+    return wrong("frame header length", bytes.size(), kFrameHeaderBytes);
+  }
+  if (std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
+    return invalid_argument("frame header does not begin with 'WRPL'");
+  }
+  uint16_t version;
+  get(bytes, 4, &version);
+  // Before the checksum: another version may place it elsewhere.
+  if (version != kProtocolVersion) return wrong("protocol version", version, kProtocolVersion);
+  uint64_t checksum;
+  get(bytes, 72, &checksum);
+  if (checksum != checksum64(bytes.first(72))) {
+    return data_loss("frame header checksum does not match");
+  }
+  FrameHeader header;
+  uint32_t reserved;
+  get(bytes, 6, &header.type);
+  get(bytes, 8, &header.flags);
+  get(bytes, 12, &reserved);
+  get(bytes, 16, &header.envelope.producer_id);
+  get(bytes, 32, &header.envelope.epoch);
+  get(bytes, 40, &header.envelope.seq);
+  get(bytes, 48, &header.body_bytes);
+  get(bytes, 56, &header.tensors_bytes);
+  get(bytes, 64, &header.body_checksum);
+  if (reserved != 0) return wrong("reserved word of the frame header", reserved, 0);
+  if ((header.flags & ~kFlagReplayed) != 0) {
+    return invalid_argument("frame flags are " + std::to_string(header.flags) +
+                            ", wanted 0 or 1 (replayed)");
+  }
+  return header;
+}
+
+Result<FrameHeader> check_frames(const Frames& frames, uint64_t max_message_bytes) {
+  if (frames.empty()) return wrong("number of frames", 0, 2);
+  WARPROLL_TRY_ASSIGN(header, decode_header(frames[0]));
+  const size_t want_frames = header.tensors_bytes > 0 ? 3 : 2;
+  if (frames.size() != want_frames) return wrong("number of frames", frames.size(), want_frames);
+  if (frames[1].size() != header.body_bytes) {
+    return wrong("body length", frames[1].size(), header.body_bytes);
+  }
+  const uint64_t tensors_bytes = want_frames == 3 ? frames[2].size() : 0;
+  if (tensors_bytes != header.tensors_bytes) {
+    return wrong("tensors length", tensors_bytes, header.tensors_bytes);
+  }
+  const uint64_t total = kFrameHeaderBytes + frames[1].size() + tensors_bytes;
+  if (total > max_message_bytes) {
+    return invalid_argument("message has " + std::to_string(total) + " bytes, wanted at most " +
+                            std::to_string(max_message_bytes));
+  }
+  if (checksum64(frames[1]) != header.body_checksum) {
+    return data_loss("body checksum does not match (" + std::to_string(frames[1].size()) +
+                     " bytes)");
+  }
+  return header;
+}
+
+Frames make_frames(FrameHeader header, Bytes body, Bytes tensors) {
+  header.body_bytes = body.size();
+  header.tensors_bytes = tensors.size();
+  header.body_checksum = checksum64(body);
+  Frames frames;
+  frames.reserve(3);
+  frames.push_back(encode_header(header));
+  frames.push_back(std::move(body));
+  if (!tensors.empty()) frames.push_back(std::move(tensors));
+  return frames;
+}
+
+}  // namespace warproll
