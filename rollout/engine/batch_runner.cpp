@@ -1,0 +1,110 @@
+#include "rollout/engine/batch_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/philox.h"
+
+namespace warproll {
+namespace {
+
+bool reaches_end(const ScheduledChunk& chunk) {
+  return chunk.sequence->num_computed + chunk.num_tokens == chunk.sequence->size();
+}
+
+}  // namespace
+
+BatchRunner::BatchRunner(const ModelConfig& config, int32_t block_tokens, ModelBackend backend)
+    : vocab_size_(config.vocab_size),
+      route_ids_per_token_(config.num_moe_layers() * config.num_experts_per_tok),
+      block_tokens_(block_tokens),
+      backend_(std::move(backend)) {}
+
+std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> chunks) {
+  pack(chunks);
+  output_.want_routes =
+      route_ids_per_token_ > 0 && std::any_of(chunks.begin(), chunks.end(), [](const auto& chunk) {
+        return chunk.sequence->request.return_routes;
+      });
+  ForwardBatch batch;
+  batch.token_ids = token_ids_;
+  batch.positions = positions_;
+  batch.slot_mapping = slot_mapping_;
+  batch.cu_seqlens_q = cu_seqlens_q_;
+  batch.context_lens = context_lens_;
+  batch.block_table = block_table_;
+  batch.blocks_per_sequence = blocks_per_sequence_;
+  batch.logits_rows = logits_rows_;
+  backend_.forward(batch, *chunks.front().sequence->weights, output_);
+  record_routes(chunks);
+  sample(chunks);
+  return sampled_;
+}
+
+void BatchRunner::pack(std::span<const ScheduledChunk> chunks) {
+  token_ids_.clear();
+  positions_.clear();
+  slot_mapping_.clear();
+  cu_seqlens_q_.assign(1, 0);
+  context_lens_.clear();
+  logits_rows_.clear();
+  size_t most_blocks = 0;
+  for (const ScheduledChunk& chunk : chunks) {
+    const Sequence& sequence = *chunk.sequence;
+    const int32_t end = sequence.num_computed + chunk.num_tokens;
+    for (int32_t position = sequence.num_computed; position < end; ++position) {
+      token_ids_.push_back(sequence.token_ids[static_cast<size_t>(position)]);
+      positions_.push_back(position);
+      const int32_t block = sequence.blocks[static_cast<size_t>(position / block_tokens_)];
+      slot_mapping_.push_back(block * block_tokens_ + position % block_tokens_);
+    }
+    cu_seqlens_q_.push_back(static_cast<int32_t>(token_ids_.size()));
+    context_lens_.push_back(end);
+    if (reaches_end(chunk)) logits_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+    most_blocks = std::max(most_blocks, sequence.blocks.size());
+  }
+  blocks_per_sequence_ = static_cast<int32_t>(most_blocks);
+  block_table_.assign(chunks.size() * most_blocks, 0);  // padded with a block that nobody reads
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    std::copy(chunks[i].sequence->blocks.begin(), chunks[i].sequence->blocks.end(),
+              block_table_.begin() + static_cast<ptrdiff_t>(i * most_blocks));
+  }
+}
+
+void BatchRunner::record_routes(std::span<const ScheduledChunk> chunks) {
+  if (!output_.want_routes) return;
+  const std::span<const uint16_t> routes = output_.routes;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    Sequence& sequence = *chunks[i].sequence;
+    if (!sequence.request.return_routes) continue;
+    const auto ids_per_token = static_cast<size_t>(route_ids_per_token_);
+    const auto first = static_cast<size_t>(cu_seqlens_q_[i]) * ids_per_token;
+    const auto count = static_cast<size_t>(chunks[i].num_tokens) * ids_per_token;
+    sequence.record_routes(sequence.num_computed, routes.subspan(first, count),
+                           route_ids_per_token_);
+  }
+}
+
+void BatchRunner::sample(std::span<const ScheduledChunk> chunks) {
+  rows_.clear();
+  for (const ScheduledChunk& chunk : chunks) {
+    if (!reaches_end(chunk)) continue;
+    const SampleRequest& request = chunk.sequence->request;
+    const auto vocab_size = static_cast<size_t>(vocab_size_);
+    SamplingRow row;
+    row.logits =
+        std::span<const float>(output_.logits).subspan(rows_.size() * vocab_size, vocab_size);
+    row.temperature = request.sampling.temperature;
+    row.top_p = request.sampling.top_p;
+    row.top_k = request.sampling.top_k;
+    row.min_p = request.sampling.min_p;
+    row.uniform =
+        sampling_uniform(request.sampling.seed, static_cast<uint32_t>(request.sample_index),
+                         static_cast<uint32_t>(chunk.sequence->size()));
+    rows_.push_back(row);
+  }
+  sampled_.resize(rows_.size());
+  sample_tokens_cpu(rows_, sampled_);
+}
+
+}  // namespace warproll

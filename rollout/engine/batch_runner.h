@@ -1,0 +1,44 @@
+// BatchRunner: turns scheduled chunks into one forward pass and its logits into tokens.
+// Keeps its arrays between steps. Thread: the engine's only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "kernels/sampling.h"
+#include "rollout/engine/backend.h"
+#include "rollout/engine/scheduler.h"
+
+namespace warproll {
+
+class BatchRunner {
+ public:
+  BatchRunner(const ModelConfig& config, int32_t block_tokens, ModelBackend backend);
+
+  // All chunks are under the same weights (W1). Records routes where asked for. Gives one token for
+  // each chunk that reaches its sequence's end, in order; token_id -1 where the logits were no
+  // numbers. The sequences' num_computed and tokens stay as they are.
+  std::span<const SampledToken> run(std::span<const ScheduledChunk> chunks);
+
+  [[nodiscard]] int32_t route_ids_per_token() const { return route_ids_per_token_; }
+
+ private:
+  void pack(std::span<const ScheduledChunk> chunks);
+  void record_routes(std::span<const ScheduledChunk> chunks);
+  void sample(std::span<const ScheduledChunk> chunks);
+
+  const int32_t vocab_size_;
+  const int32_t route_ids_per_token_;  // L * K
+  const int32_t block_tokens_;
+  const ModelBackend backend_;
+  std::vector<int32_t> token_ids_, positions_, slot_mapping_, cu_seqlens_q_, context_lens_,
+      block_table_, logits_rows_;
+  int32_t blocks_per_sequence_ = 0;
+  ForwardOutput output_;
+  std::vector<SamplingRow> rows_;
+  std::vector<SampledToken> sampled_;
+};
+
+}  // namespace warproll
