@@ -1,0 +1,172 @@
+#include "worker/commands/log_listing.h"
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "protocol/codec.h"
+#include "rollout/sample_log/log_check.h"
+#include "rollout/sample_log/log_reader.h"
+#include "rollout/sample_log/trajectory_json.h"
+#include "worker/commands/output_file.h"
+#include "worker/terminal/exit_code.h"
+#include "worker/terminal/progress.h"
+#include "worker/terminal/stop_signal.h"
+#include "worker/terminal/table.h"
+
+namespace warproll {
+namespace {
+
+int64_t unix_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string utc_time(int64_t unix_ns) {
+  if (unix_ns == 0) return "-";
+  const std::time_t seconds = unix_ns / 1'000'000'000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[32];
+  const size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  char result[48];
+  std::snprintf(result, sizeof result, "%.*s.%03lldZ", static_cast<int>(length), text,
+                static_cast<long long>(unix_ns / 1'000'000 % 1000));
+  return result;
+}
+
+std::string join_versions(const std::vector<uint64_t>& versions) {
+  std::string result;
+  for (const uint64_t version : versions) {
+    result += (result.empty() ? "" : ",") + std::to_string(version);
+  }
+  return result;
+}
+
+// Opens the log and hands every selected sample to `take` until it says stop.
+Status for_each_sample(const std::string& directory, const LogSelection& selection,
+                       const std::function<Result<bool>(const StoredRecord&)>& take) {
+  WARPROLL_TRY_ASSIGN(query, to_query(selection, unix_now_ns()));
+  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
+  SampleCursor cursor = reader->query(query);
+  for (;;) {
+    WARPROLL_TRY_ASSIGN(sample, cursor.next());
+    if (!sample.has_value()) return ok_status();
+    WARPROLL_TRY_ASSIGN(go_on, take(*sample));
+    if (!go_on) return ok_status();
+  }
+}
+
+std::vector<std::string> listing_row(const RecordSummary& sample) {
+  return {
+      std::to_string(sample.seq),
+      utc_time(sample.sealed_ns),
+      sample.task_id,
+      std::to_string(sample.sample_index),
+      std::to_string(sample.prompt_len),
+      std::to_string(sample.num_tokens - sample.prompt_len),
+      std::string(to_string(sample.finish_reason)),
+      join_versions(sample.weight_versions),
+      sample.tensors_bytes == 0 ? "-" : format_bytes(static_cast<double>(sample.tensors_bytes))};
+}
+
+nlohmann::json stats_json(const LogSummary& summary) {
+  nlohmann::json versions = nlohmann::json::object();
+  for (const auto& [version, samples] : summary.samples_by_weight_version) {
+    versions[std::to_string(version)] = samples;
+  }
+  return {{"producer_id", to_hex(summary.info.producer_id)},
+          {"epoch", summary.info.epoch},
+          {"last_seq", summary.info.last_seq},
+          {"commit_upto", summary.info.commit_upto},
+          {"lineage_id", summary.info.lineage_id},
+          {"retained_from", summary.info.retained_from},
+          {"produced", summary.accounting.produced},
+          {"committed", summary.accounting.committed},
+          {"outbox", summary.accounting.outbox},
+          {"dead_letters", summary.accounting.dead_letters},
+          {"gaps", summary.accounting.gaps},
+          {"accounting_holds", summary.accounting.holds()},
+          {"stored_samples", summary.samples},
+          {"stored_bytes", summary.bytes},
+          {"oldest", utc_time(summary.oldest_ns)},
+          {"newest", utc_time(summary.newest_ns)},
+          {"groups", summary.groups},
+          {"tasks", summary.tasks},
+          {"samples_by_weight_version", versions}};
+}
+
+}  // namespace
+
+int list_samples(const std::string& directory, const LogSelection& selection, uint64_t limit) {
+  Table table(
+      {"seq", "sealed", "task", "sample", "prompt", "tokens", "finish", "versions", "routes"});
+  const Status status =
+      for_each_sample(directory, selection, [&](const StoredRecord& stored) -> Result<bool> {
+        WARPROLL_TRY_ASSIGN(sample, peek_trajectory(stored.record));
+        table.add(listing_row(sample));
+        return limit == 0 || table.num_rows() < limit;
+      });
+  std::fputs(table.to_string().c_str(), stdout);
+  return status.ok() ? kExitOk : report_failure(status);
+}
+
+int show_sample(const std::string& directory, uint64_t seq) {
+  const auto reader = LogReader::open_for_inspection(directory);
+  if (!reader.ok()) return report_failure(reader.status());
+  const Result<StoredRecord> stored = (*reader)->read(seq);
+  if (!stored.ok()) return report_failure(stored.status());
+  const Result<Trajectory> trajectory = decode_stored(*stored);
+  if (!trajectory.ok()) return report_failure(trajectory.status());
+  std::puts(trajectory_to_json(*trajectory).c_str());
+  return kExitOk;
+}
+
+int print_stats(const std::string& directory, bool json) {
+  const Result<LogSummary> summary = summarize_log(directory);
+  if (!summary.ok()) return report_failure(summary.status());
+  const nlohmann::json values = stats_json(*summary);
+  if (json) {
+    std::puts(values.dump().c_str());
+    return kExitOk;
+  }
+  Table table({"", ""});
+  for (const auto& [key, value] : values.items()) {
+    table.add({key, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  std::fputs(table.to_string().c_str() + 1, stdout);  // no header line
+  return kExitOk;
+}
+
+int export_samples(const std::string& directory, const LogSelection& selection,
+                   const std::string& output, const std::string& format, CommandContext& context) {
+  Result<std::unique_ptr<OutputFile>> file = OutputFile::create(output);
+  if (!file.ok()) return report_failure(file.status());
+  uint64_t samples = 0;
+  const Status status = [&] {
+    Progress progress("export", 0, ProgressUnit::kItems);
+    return for_each_sample(directory, selection, [&](const StoredRecord& stored) -> Result<bool> {
+      if (format == "jsonl") {
+        WARPROLL_TRY_ASSIGN(trajectory, decode_stored(stored));
+        WARPROLL_TRY((*file)->write_line(trajectory_to_json(trajectory)));
+      } else {
+        WARPROLL_TRY((*file)->write_record(stored.record, stored.tensors));
+      }
+      progress.update(++samples);
+      if (context.stop.wait_until(std::chrono::steady_clock::now())) {
+        return aborted("export stopped by a signal; " + output + " was not written");
+      }
+      return true;
+    });
+  }();
+  if (!status.ok()) return report_failure(status);
+  const Status finished = (*file)->finish();
+  if (!finished.ok()) return report_failure(finished);
+  std::fprintf(stderr, "%llu samples exported\n", static_cast<unsigned long long>(samples));
+  return kExitOk;
+}
+
+}  // namespace warproll

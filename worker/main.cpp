@@ -1,0 +1,42 @@
+// warproll: one binary, one subcommand for each thing it does (worker/commands).
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "worker/commands/command.h"
+#include "worker/terminal/exit_code.h"
+#include "worker/terminal/stop_signal.h"
+
+int main(int argc, char** argv) {
+  using namespace warproll;
+  try {
+    StopSignal stop;  // before any thread
+    CommandContext context{stop};
+    CLI::App app{
+        "warproll: rollout worker for online RL of mixture-of-experts language models.\n"
+        "`warproll COMMAND --help` has the options and examples of each command.",
+        "warproll"};
+    app.set_version_flag("--version", "warproll " WARPROLL_VERSION);
+    app.require_subcommand(1);
+    app.footer(exit_code_help());
+    add_worker_command(app, context);
+    add_trainer_command(app, context);
+    add_generate_command(app, context);
+    add_replay_command(app, context);
+    add_log_command(app, context);
+    add_checkpoint_command(app, context);
+    add_bench_command(app, context);
+    add_config_command(app, context);
+    add_keygen_command(app, context);
+    add_doctor_command(app, context);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    }
+    return context.exit_code;
+  } catch (const std::exception& error) {  // a broken invariant: nothing to go on with
+    std::fprintf(stderr, "warproll: internal fault: %s\n", error.what());
+    return kExitInternal;
+  }
+}
