@@ -7,12 +7,6 @@
 namespace warproll {
 namespace {
 
-Result<Frames> encode_data(FrameHeader header, const Data& data) {
-  WARPROLL_TRY(check_flat("Data.record", data.record));
-  header.flags = data.replayed ? kFlagReplayed : 0;
-  return make_frames(header, data.record, data.tensors);
-}
-
 template <size_t I = 0>
 Result<Message> decode_as(size_t index, std::span<const std::byte> body) {
   if constexpr (I == std::variant_size_v<Message>) {
@@ -32,20 +26,37 @@ Result<Message> decode_as(size_t index, std::span<const std::byte> body) {
 
 }  // namespace
 
+Result<Bytes> encode_data_header(const Envelope& envelope, const Data& data) {
+  WARPROLL_TRY(check_flat("Data.record", data.record));
+  FrameHeader header;
+  header.type = kDataType;
+  header.flags = data.replayed ? kFlagReplayed : 0;
+  header.envelope = envelope;
+  header.body_bytes = data.record.size();
+  header.tensors_bytes = data.tensors.size();
+  header.body_checksum = checksum64(data.record);
+  return encode_header(header);
+}
+
 Result<Frames> encode_message(const Envelope& envelope, const Message& message) {
+  if (const Data* data = std::get_if<Data>(&message)) {
+    WARPROLL_TRY_ASSIGN(header, encode_data_header(envelope, *data));
+    Frames frames = {std::move(header), data->record};
+    if (!data->tensors.empty()) frames.push_back(data->tensors);
+    return frames;
+  }
   FrameHeader header;
   header.type = kMessageTypes[message.index()].type;
   header.envelope = envelope;
-  return std::visit(
-      [&](const auto& m) -> Result<Frames> {
-        if constexpr (std::is_same_v<std::decay_t<decltype(m)>, Data>) {
-          return encode_data(header, m);
-        } else {
-          WARPROLL_TRY_ASSIGN(body, encode_body(m));
-          return make_frames(header, std::move(body), {});
-        }
-      },
-      message);
+  const auto encode = [](const auto& m) -> Result<Bytes> {
+    if constexpr (std::is_same_v<std::decay_t<decltype(m)>, Data>) {
+      return internal_error("DATA carries its record as it is");
+    } else {
+      return encode_body(m);
+    }
+  };
+  WARPROLL_TRY_ASSIGN(body, std::visit(encode, message));
+  return make_frames(header, std::move(body), {});
 }
 
 Result<std::pair<Envelope, Message>> decode_message(Frames frames, const CodecLimits& limits) {

@@ -33,6 +33,12 @@ Bytes encode_header(const FrameHeader& header);
 Result<FrameHeader> decode_header(std::span<const std::byte> bytes);
 // The header, after the number, lengths, sum and body checksum of the frames were checked.
 Result<FrameHeader> check_frames(const Frames& frames, uint64_t max_message_bytes);
+// The header of a Data message, so that its record and tensors can be sent from where they are.
+Result<Bytes> encode_data_header(const Envelope& envelope, const Data& data);
+// The first two frames of a chunk reply (chunks.h), so that its bytes can be sent from where they
+// are.
+struct ChunkReply;
+Result<Frames> encode_chunk_reply_head(const ChunkReply& reply, std::span<const std::byte> bytes);
 // Header + body (+ tensors when not empty) as frames.
 Frames make_frames(FrameHeader header, Bytes body, Bytes tensors);
 
