@@ -1,7 +1,8 @@
 // Hugging Face tokenizer.json with byte-level BPE, as the Qwen models have it: text <-> token ids.
 // What such a file can say beyond that (other models, normalizers, pre-tokenizers, decoders,
 // post-processors that add tokens, lstrip/rstrip/single_word tokens) is refused by name at load,
-// never approximated.
+// never approximated. Which characters are letters is as PCRE2 and ICU know them (Unicode 14 and 15
+// in Debian 12): characters younger than that may be cut otherwise than in training.
 //
 // Thread: immutable after load; every method may run on many threads at once.
 // Lifetime: share it as shared_ptr<const Tokenizer>; decoders and chat templates keep it alive.
@@ -48,7 +49,8 @@ class Tokenizer {
                                                     EncodeOptions options = {}) const;
   // Any ids are safe: those without a token decode to nothing, bytes that are not UTF-8 to U+FFFD
   // (one for each maximal ill-formed subpart). Equals Hugging Face's decode() without
-  // clean_up_tokenization_spaces.
+  // clean_up_tokenization_spaces, but for added tokens with letters such as U+00E9, which there come
+  // out as broken bytes and here as they are.
   [[nodiscard]] std::string decode(std::span<const int32_t> ids, DecodeOptions options = {}) const;
 
   // The bytes one id stands for: not always whole characters; empty for an id without a token.
