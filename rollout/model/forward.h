@@ -3,6 +3,11 @@
 // logits for the asked rows. A token's bits depend on its own sequence only: never on B, on how
 // the prompt was chunked, or on what shares the batch. Source: Qwen3 technical report (2025) and
 // transformers' Qwen3MoeForCausalLM.
+// 16-bit activations are rounded where a GPU stores them: embedding, norms, q/k/v projections, q
+// and k after their norm and rope (fused, one rounding), the cached K and V, attention output,
+// o projection, MoE output, and the residual stream after each addition. Everything between stays
+// F32: weights (dequantised exactly), all sums, softmax, router logits and weights, the SwiGLU
+// intermediate, and the logits.
 // Thread: one caller at a time per KvCache; uses OpenMP inside.
 #pragma once
 
@@ -19,11 +24,25 @@ namespace warproll {
 enum class ActivationDtype : uint8_t { kF32, kBf16, kF16 };  // 16-bit: rounds where a GPU would
 std::string_view to_string(ActivationDtype dtype);           // "f32" ...
 
+// The buffers of a step, grown once and reused: no allocation in the step loop.
+struct ForwardWorkspace {
+  std::vector<float> hidden, normed, projected;  // [T, H]
+  std::vector<float> q, attention;               // [T, num_heads, D]
+  std::vector<float> k, v;                       // [T, num_kv_heads, D]
+  std::vector<float> cos, sin;                   // [T, D / 2]
+  std::vector<float> router_logits;              // [T, E]
+  std::vector<float> topk_weights;               // [T, K]
+  std::vector<int32_t> topk_ids;                 // [T, K]
+  std::vector<float> moe_scratch;                // moe_scratch_floats()
+  std::vector<float> logits_hidden;              // [N, H]
+};
+
 // Paged KV: num_blocks blocks of block_tokens tokens, per layer. Slot s = block * block_tokens + i.
 class KvCache {
  public:
-  // Throws std::bad_alloc. Bytes: 2 * layers * blocks * block_tokens * kv_heads * head_dim * 4
-  // (F32) or * 2 (16-bit).
+  // Throws std::bad_alloc, and std::invalid_argument on a size below 1. Values are floats in every
+  // dtype (rounded to it in the 16-bit ones): bytes = 2 * layers * blocks * block_tokens * kv_heads
+  // * head_dim * 4.
   KvCache(const ModelConfig& config, int32_t num_blocks, int32_t block_tokens,
           ActivationDtype dtype);
   [[nodiscard]] int32_t num_blocks() const { return num_blocks_; }
@@ -34,12 +53,14 @@ class KvCache {
   [[nodiscard]] float* k(int32_t layer);
   [[nodiscard]] float* v(int32_t layer);
   void copy_block(int32_t from, int32_t to);  // all layers; for copy on write
+  [[nodiscard]] ForwardWorkspace& workspace() { return workspace_; }  // of the step that runs
 
  private:
   int32_t num_layers_, num_blocks_, block_tokens_;
   ActivationDtype dtype_;
   size_t layer_stride_;  // floats of K of one layer
   std::vector<float> storage_;
+  ForwardWorkspace workspace_;
 };
 
 struct ForwardBatch {

@@ -41,8 +41,8 @@ struct ModelWeights {
 };
 
 // Unknown, missing, duplicated or mis-shaped tensors and scales are errors that name the tensor,
-// the shape got and the shape wanted. quantise_to_mxfp8: BF16, F16 and F32 linear weights become MXFP8
-// on the way in (all but router, lm_head, embedding, norms).
+// the shape got and the shape wanted. quantise_to_mxfp8: BF16, F16 and F32 linear weights become
+// MXFP8 on the way in (all but router, lm_head, embedding, norms).
 Result<ArenaLayout> make_arena_layout(const ModelConfig& config,
                                       std::span<const TensorInfo> tensors, bool quantise_to_mxfp8);
 
