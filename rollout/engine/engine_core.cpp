@@ -60,10 +60,6 @@ void EngineCore::abort(uint64_t request_id, const std::string& error_type,
   if (live_.contains(request_id)) finish(request_id, {FinishReason::kAbort, error_type, message});
 }
 
-void EngineCore::fail_all(const std::string& error_type, const std::string& message) {
-  while (!live_.empty()) finish(live_.begin()->first, {FinishReason::kError, error_type, message});
-}
-
 void EngineCore::expire(TimePoint now) {
   const int64_t now_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();

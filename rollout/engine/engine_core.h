@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,8 +57,6 @@ class EngineCore {
   Status submit(SampleRequest request);
   // The sample ends as kAbort with this error_type. Unknown ids are ignored.
   void abort(uint64_t request_id, const std::string& error_type, const std::string& message);
-  // All of them end as kError.
-  void fail_all(const std::string& error_type, const std::string& message);
 
   // One step: at most one forward pass for each weight version. `now` is for deadlines. False: there
   // was nothing to run.

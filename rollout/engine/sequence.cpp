@@ -40,7 +40,7 @@ void Sequence::record_event(EventKind kind) {
   }
   TrajectoryEvent& last = events.back();
   last.weight_version = event.weight_version;
-  if (last.kind == EventKind::kFlipKeep || kind == EventKind::kFlipRecompute) last.kind = kind;
+  if (last.kind != kind) last.kind = EventKind::kFlipRecompute;
 }
 
 void Sequence::forget_routes() {

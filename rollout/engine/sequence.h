@@ -41,8 +41,8 @@ struct Sequence {
   // The routes of positions [first, first + count): [count, L * K]. A position keeps the routes it
   // was first forwarded with for tokens that were sampled.
   void record_routes(int32_t first, std::span<const uint16_t> routes, int32_t ids_per_token);
-  // Something happened before token size(): one event for each at_token, the last one's version.
-  // A recompute is not undone by what follows it at the same token.
+  // Something happened before token size(). One event for each at_token, with the last version: a
+  // flip and a preemption together are a recompute under it (flip_recompute), in either order.
   void record_event(EventKind kind);
   // Forgets what a prefill without any sampled token recorded.
   void forget_routes();
