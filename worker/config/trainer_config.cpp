@@ -19,6 +19,9 @@ void describe_session(ConfigVisitor& v, TrainerConfig& config) {
   v.integer("credit_messages", config.credit_messages, {1, 100000},
             "trajectories a worker may have in flight");
   v.integer("credit_mb", config.credit_mb, {1, 65536}, "and their size");
+  v.integer("stop_after_samples", config.stop_after_samples, {0, 9e15},
+            "end when so many were taken; 0 = when all tasks are done");
+  v.flag("drain_workers", config.drain_workers, "at the end, tell the workers to finish and leave");
   v.text("secret_key_file", config.curve.secret_key_file,
          "CURVE key pair of this trainer (warproll keygen); empty = no CURVE");
   v.text("allowed_clients_file", config.curve.allowed_clients_file,
@@ -28,8 +31,8 @@ void describe_session(ConfigVisitor& v, TrainerConfig& config) {
 
 void describe_tasks(ConfigVisitor& v, TrainerConfig::Tasks& tasks) {
   const ConfigSection section(v, "tasks", "what is asked of the workers");
-  v.choice("source", tasks.source, {"arithmetic", "jsonl"},
-           "arithmetic makes addition problems with an exact-match reward");
+  v.choice("source", tasks.source, {"arithmetic", "jsonl", "none"},
+           "addition problems with an exact-match reward, a file, or only receive");
   v.text("file", tasks.file, "tasks, one JSON object a line (jsonl)");
   v.integer("count", tasks.count, {0, 9e15}, "tasks to issue (arithmetic); 0 = without end");
   v.integer("group_size", tasks.group_size, {1, 65536}, "samples a task");

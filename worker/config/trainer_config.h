@@ -21,6 +21,8 @@ struct TrainerConfig {
   int64_t max_message_mb = 256;
   int64_t credit_messages = 256;
   int64_t credit_mb = 256;
+  int64_t stop_after_samples = 0;
+  bool drain_workers = false;
   CurveConfig curve;
 
   struct Tasks {
