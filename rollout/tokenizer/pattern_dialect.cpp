@@ -88,7 +88,8 @@ class DialectReader {
         return ok_status();
       }
     }
-    return refuse(rest_.substr(0, std::min<size_t>(end, 16)), "a general category such as \\p{Lu}");
+    return refuse(rest_.substr(0, std::min<size_t>(end, 15) + 1),
+                  "a general category such as \\p{Lu}");
   }
 
   Status hex_character() {

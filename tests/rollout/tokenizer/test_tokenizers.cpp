@@ -70,7 +70,7 @@ std::shared_ptr<const Tokenizer> load(const json& tokenizer) {
   return Tokenizer::from_json(tokenizer.dump(), "test.json").value();
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_text(const std::string& text) {
   const auto result = Tokenizer::from_json(text, "test.json");
   return result.ok() ? "" : result.status().message();
 }

@@ -22,7 +22,9 @@ std::string byte_spelling(unsigned char byte);
 
 std::shared_ptr<const Tokenizer> load(const nlohmann::json& tokenizer);
 // The refusal's text; empty when the file is accepted.
-std::string refusal(const std::string& text);
-inline std::string refusal(const nlohmann::json& tokenizer) { return refusal(tokenizer.dump()); }
+std::string refusal_of_text(const std::string& text);
+inline std::string refusal(const nlohmann::json& tokenizer) {
+  return refusal_of_text(tokenizer.dump());
+}
 
 }  // namespace warproll::testing

@@ -1,0 +1,1 @@
+warproll_fuzz(tokenizer LINK warproll_rollout_tokenizer)
