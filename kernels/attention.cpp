@@ -57,6 +57,46 @@ WARPROLL_INLINE void softmax_chunk(float* scores, int32_t count, int32_t head_di
   state.max = max;
 }
 
+// out[j] = q . K[offsets[j]] * scale.
+WARPROLL_INLINE void score_chunk(const float* q, const float* k, const int64_t* offsets,
+                                 int32_t count, int32_t head_dim, float scale, float* scores) {
+  int32_t j = 0;
+  for (; j + 4 <= count; j += 4) {
+    const float* rows[4] = {k + offsets[j], k + offsets[j + 1], k + offsets[j + 2],
+                            k + offsets[j + 3]};
+    dot_four(q, rows, head_dim, scores + j);
+  }
+  for (; j < count; ++j) scores[j] = dot_lanes(q, k + offsets[j], head_dim);
+  for (j = 0; j < count; ++j) scores[j] *= scale;
+}
+
+// acc[d] += sum over j, in order, of p[j] * V[offsets[j]][d], for Blocks * 16 dimensions.
+template <int Blocks>
+WARPROLL_INLINE void weigh_values(const float* p, const float* v, const int64_t* offsets,
+                                  int32_t count, float* acc) {
+  Lanes sum[Blocks], value;
+  for (int i = 0; i < Blocks; ++i) load_lanes(sum[i], acc + i * kLanes);
+  for (int32_t j = 0; j < count; ++j) {
+    for (int i = 0; i < Blocks; ++i) {
+      load_lanes(value, v + offsets[j] + i * kLanes);
+      sum[i] += value * p[j];
+    }
+  }
+  for (int i = 0; i < Blocks; ++i) store_lanes(acc + i * kLanes, sum[i]);
+}
+
+WARPROLL_INLINE void weigh_all_values(const float* p, const float* v, const int64_t* offsets,
+                                      int32_t count, int32_t head_dim, float* acc) {
+  int32_t d = 0;
+  for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) {
+    weigh_values<4>(p, v + d, offsets, count, acc + d);
+  }
+  for (; d + kLanes <= head_dim; d += kLanes) weigh_values<1>(p, v + d, offsets, count, acc + d);
+  for (int32_t j = 0; d < head_dim && j < count; ++j) {
+    for (int32_t i = d; i < head_dim; ++i) acc[i] += v[offsets[j] + i] * p[j];
+  }
+}
+
 // One query head over positions 0 .. last.
 WARPROLL_VECTOR_CLONES void attend(const float* q, const HeadCache& cache, int32_t last,
                                    int32_t head_dim, float scale, float* out) {
@@ -66,16 +106,10 @@ WARPROLL_VECTOR_CLONES void attend(const float* q, const HeadCache& cache, int32
   SoftmaxState state;
   for (int32_t first = 0; first <= last; first += kChunk) {
     const int32_t count = std::min(kChunk, last - first + 1);
-    for (int32_t j = 0; j < count; ++j) {
-      offsets[j] = cache.offset(first + j);
-      scores[j] = dot_lanes(q, cache.k + offsets[j], head_dim) * scale;
-    }
+    for (int32_t j = 0; j < count; ++j) offsets[j] = cache.offset(first + j);
+    score_chunk(q, cache.k, offsets, count, head_dim, scale, scores);
     softmax_chunk(scores, count, head_dim, state, acc);
-    for (int32_t j = 0; j < count; ++j) {
-      const float* v = cache.v + offsets[j];
-      const float p = scores[j];
-      for (int32_t d = 0; d < head_dim; ++d) acc[d] += p * v[d];
-    }
+    weigh_all_values(scores, cache.v, offsets, count, head_dim, acc);
   }
   for (int32_t d = 0; d < head_dim; ++d) out[d] = acc[d] / state.sum;
 }

@@ -27,6 +27,8 @@ namespace warproll {
 
 inline constexpr int kLanes = 16;
 typedef float Lanes __attribute__((vector_size(64)));
+typedef float Half __attribute__((vector_size(32)));
+typedef float Quad __attribute__((vector_size(16)));
 typedef int32_t IntLanes __attribute__((vector_size(64)));
 
 WARPROLL_INLINE void load_lanes(Lanes& out, const float* from) {
@@ -50,6 +52,26 @@ WARPROLL_INLINE float fold_lanes(const Lanes& lanes) {
   return v[0];
 }
 
+// fold_lanes of four at once, bit for bit: the halves meet in vector registers.
+WARPROLL_INLINE void fold_four(const Lanes* lanes, float* out) {
+  Quad quad[4];
+  for (int i = 0; i < 4; ++i) {
+    const Lanes& v = lanes[i];
+    const Half half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    quad[i] = __builtin_shufflevector(half, half, 0, 1, 2, 3) +
+              __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  }
+  // [a0 + a2, a1 + a3, b0 + b2, b1 + b3] of quads a, b; then the pairs.
+  const Quad first = __builtin_shufflevector(quad[0], quad[1], 0, 1, 4, 5) +
+                     __builtin_shufflevector(quad[0], quad[1], 2, 3, 6, 7);
+  const Quad second = __builtin_shufflevector(quad[2], quad[3], 0, 1, 4, 5) +
+                      __builtin_shufflevector(quad[2], quad[3], 2, 3, 6, 7);
+  const Quad sums = __builtin_shufflevector(first, second, 0, 2, 4, 6) +
+                    __builtin_shufflevector(first, second, 1, 3, 5, 7);
+  std::memcpy(out, &sums, sizeof(sums));
+}
+
 WARPROLL_INLINE void splat(Lanes& out, float value) {
   for (int i = 0; i < kLanes; ++i) out[i] = value;
 }
@@ -69,6 +91,27 @@ WARPROLL_INLINE float dot_lanes(const float* a, const float* b, int32_t size) {
     sum += x * y;
   }
   return fold_lanes(sum);
+}
+
+// out[j] = sum of a[i] * b[j][i] for four rows b: dot_lanes of each, bit for bit.
+WARPROLL_INLINE void dot_four(const float* a, const float* const* b, int32_t size, float* out) {
+  Lanes sum[4] = {}, x, y;
+  int32_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    load_lanes(x, a + i);
+    for (int j = 0; j < 4; ++j) {
+      load_lanes(y, b[j] + i);
+      sum[j] += x * y;
+    }
+  }
+  if (i < size) {
+    load_lanes_tail(x, a + i, size - i);
+    for (int j = 0; j < 4; ++j) {
+      load_lanes_tail(y, b[j] + i, size - i);
+      sum[j] += x * y;
+    }
+  }
+  fold_four(sum, out);
 }
 
 // x becomes e^x, within 1 ulp, the same bits everywhere (libm's exp differs between machines with

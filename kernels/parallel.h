@@ -1,4 +1,4 @@
-// parallel_ranges: the kernels' one use of OpenMP. Splits [0, count) into contiguous ranges, one a
+// parallel_ranges: the kernels' one use of OpenMP, and the limit on its threads. Splits [0, count) into contiguous ranges, one a
 // thread. An op may use it only over outputs that are independent, so the thread count never
 // touches a result's bits. Thread: blocks until all ranges are done.
 #pragma once
@@ -10,8 +10,18 @@
 
 namespace warproll {
 
-// Multiply-adds from which a fork and join (about 5 us) is paid back.
-inline constexpr int64_t kMinParallelWork = 1 << 18;
+// Multiply-adds from which a fork and join (5 us, more on a busy machine) is surely paid back.
+inline constexpr int64_t kMinParallelWork = 1 << 20;
+
+// Threads that ops called from this thread may use from now on; count >= 1. Where several
+// processes share a machine, fewer threads than cores each: a join waits for the slowest one.
+inline void set_kernel_threads(int count) {
+#ifdef _OPENMP
+  omp_set_num_threads(count);
+#else
+  static_cast<void>(count);
+#endif
+}
 
 // `body(begin, end)` must not throw. `work`: multiply-adds of the whole loop.
 template <typename Body>

@@ -135,7 +135,11 @@ WARPROLL_INLINE void dot_tile(const WeightView& w, int32_t row_begin, const floa
     if (t < num_x) accumulate<Rows, 1>(rows, x + t, begin, count, acc + t);
   }
   for (int32_t t = 0; t < num_x; ++t) {
-    for (int r = 0; r < Rows; ++r) y[t][r] = fold_lanes(acc[t][r]);
+    if constexpr (Rows == 4) {
+      fold_four(acc[t], y[t]);
+    } else {
+      for (int r = 0; r < Rows; ++r) y[t][r] = fold_lanes(acc[t][r]);
+    }
   }
 }
 
