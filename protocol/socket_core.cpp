@@ -47,6 +47,9 @@ long remaining_ms(std::chrono::steady_clock::time_point deadline) {
   return static_cast<long>(std::min<int64_t>(left.count(), 3'600'000));
 }
 
+// Only where it was asked for: otherwise libzmq reports IPv4 endpoints in IPv6 form.
+int wants_ipv6(const std::string& endpoint) { return endpoint.find('[') != std::string::npos; }
+
 class ZmqMessage {  // owner of a zmq_msg_t
  public:
   ZmqMessage() { zmq_msg_init(&message_); }
@@ -110,6 +113,7 @@ Result<std::unique_ptr<SocketCore>> SocketCore::connect(ZmqContext& context,
   }
   WARPROLL_TRY_ASSIGN(core, open(context, false, options));
   WARPROLL_TRY(core->set(ZMQ_IMMEDIATE, 1));
+  WARPROLL_TRY(core->set(ZMQ_IPV6, wants_ipv6(endpoint)));
   if (zmq_connect(core->socket_, endpoint.c_str()) != 0) {
     return zmq_failure("connect to '" + endpoint + "'");
   }
@@ -124,6 +128,7 @@ Result<std::unique_ptr<SocketCore>> SocketCore::bind(ZmqContext& context,
   }
   WARPROLL_TRY_ASSIGN(core, open(context, true, options));
   WARPROLL_TRY(core->set(ZMQ_ROUTER_MANDATORY, 1));
+  WARPROLL_TRY(core->set(ZMQ_IPV6, wants_ipv6(endpoint)));
   if (zmq_bind(core->socket_, endpoint.c_str()) != 0) {
     return zmq_failure("bind to '" + endpoint + "'");
   }
@@ -156,7 +161,6 @@ Status SocketCore::configure(const SocketOptions& options) {
   WARPROLL_TRY(set(ZMQ_TCP_KEEPALIVE_IDLE, options.keepalive_idle_s));
   WARPROLL_TRY(set(ZMQ_TCP_KEEPALIVE_INTVL, options.keepalive_interval_s));
   WARPROLL_TRY(set(ZMQ_TCP_KEEPALIVE_CNT, options.keepalive_count));
-  WARPROLL_TRY(set(ZMQ_IPV6, 1));
   return configure_curve(options);
 }
 
