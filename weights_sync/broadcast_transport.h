@@ -1,0 +1,86 @@
+// How weight bytes travel. Two halves that meet in the manifest's byte stream (manifest.h):
+//   BroadcastTransport  the worker's: brings the bytes of one update to a sink
+//   BroadcastSource     the trainer's: offers checkpoints under a route until they are withdrawn
+// `directory` (directory_transport.h) and `tcp` (tcp_transport.h) implement both.
+//
+// Memory of a worker: at most two buckets are under way at any time (W4), whatever the size of the
+// checkpoint; the sink takes them in while the next ones come.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "protocol/messages.h"
+#include "protocol/sockets.h"
+#include "protocol/status.h"
+#include "weights_sync/checkpoint.h"
+#include "weights_sync/manifest.h"
+
+namespace warproll {
+
+// Ends a receive from another thread. Sticky: one object for each update. Thread: any.
+class Cancellation {
+ public:
+  void cancel() {
+    cancelled_.store(true, std::memory_order_release);
+    waker_.wake();
+  }
+  [[nodiscard]] bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  [[nodiscard]] const Waker& waker() const { return waker_; }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  Waker waker_;
+};
+
+// Takes bytes [stream_offset, + bytes.size()) of the manifest's stream, in any order, each byte
+// once. A failure ends the receive with that Status.
+using StreamSink = std::function<Status(uint64_t stream_offset, std::span<const std::byte> bytes)>;
+
+struct ReceiveRequest {
+  UpdateId id;
+  std::string source;      // as UpdateBegin
+  std::string server_key;  // as UpdateBegin
+  std::chrono::steady_clock::time_point deadline;
+};
+
+class BroadcastTransport {
+ public:
+  virtual ~BroadcastTransport() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;  // as HELLO and UpdateBegin have it
+  // Blocks until every byte of the stream went to `sink`, or: kAborted = cancelled,
+  // kDeadlineExceeded, kUnavailable = the source is silent, kNotFound = it does not have it,
+  // kDataLoss = what it has is damaged, or the sink's Status. The fill between tensors need not be
+  // delivered. Leaves nothing open behind. Thread: one receive at a time.
+  virtual Status receive(const ReceiveRequest& request, const Manifest& manifest,
+                         const StreamSink& sink, const Cancellation& cancellation) = 0;
+};
+
+struct TransportRoute {
+  std::string transport;   // BroadcastTransport::name()
+  std::string source;      // as UpdateBegin.source
+  std::string server_key;  // as UpdateBegin.server_key
+};
+
+struct OfferedCheckpoint {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::shared_ptr<const Manifest> manifest;  // made from it
+};
+
+class BroadcastSource {
+ public:
+  virtual ~BroadcastSource() = default;
+  // The checkpoint can be received under the route until it is withdrawn. Offering a version again
+  // replaces it.
+  virtual Result<TransportRoute> offer(const OfferedCheckpoint& offered) = 0;
+  virtual void withdraw(uint64_t weight_version) = 0;
+};
+
+}  // namespace warproll

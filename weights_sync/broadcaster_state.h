@@ -1,0 +1,40 @@
+// Private to broadcaster*.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weights_sync/broadcaster.h"
+
+namespace warproll {
+
+struct Broadcaster::Offer {
+  UpdateOffer offer;
+  int64_t begun_ms = 0;
+  int64_t decide_by_ms = 0;
+  int64_t quorum_since_ms = -1;  // when the quorum was first there
+  bool started = false;          // the first group has its Start
+  UpdateReport report;
+};
+
+struct Broadcaster::Worker {
+  ProducerId id{};
+  uint64_t epoch = 0;  // of the process
+  std::string name;
+  std::vector<std::string> transports;
+  WeightStatus status;
+  bool live = false;
+  int64_t last_seen_ms = 0;
+
+  Stage stage = Stage::kNone;
+  std::shared_ptr<Offer> offer;  // what the stage is about
+  UpdateId update;
+  std::vector<std::string> participants;  // of its Start
+  uint32_t attempts = 0;                  // for this offer
+  bool rollback_tried = false;            // for this offer
+  int64_t retry_at_ms = 0;
+  int64_t restate_at_ms = 0;
+};
+
+}  // namespace warproll

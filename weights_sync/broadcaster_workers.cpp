@@ -1,0 +1,197 @@
+// The steps of one worker towards its goal.
+#include <algorithm>
+#include <utility>
+
+#include "weights_sync/broadcaster.h"
+#include "weights_sync/broadcaster_state.h"
+
+namespace warproll {
+namespace {
+
+std::string hex(const ProducerId& id) { return to_hex(Digest(id)); }
+
+}  // namespace
+
+std::string_view Broadcaster::stage_name(Stage stage) {
+  switch (stage) {
+    case Stage::kNone:
+      return "none";
+    case Stage::kBegun:
+      return "begun";
+    case Stage::kDeferred:
+      return "deferred";
+    case Stage::kAccepted:
+      return "accepted";
+    case Stage::kStarted:
+      return "started";
+    case Stage::kReady:
+      return "ready";
+    case Stage::kCommitting:
+      return "committing";
+    case Stage::kAborting:
+      return "aborting";
+    case Stage::kRollingBack:
+      return "rolling back";
+    case Stage::kRejected:
+      return "rejected";
+    case Stage::kGaveUp:
+      return "gave up";
+  }
+  return "unknown";
+}
+
+bool Broadcaster::serves(const Worker& worker, const Offer& offer) {
+  return worker.status.serving_version == offer.offer.weight_version &&
+         (offer.offer.weight_digest == Digest{} ||
+          worker.status.serving_digest == offer.offer.weight_digest);
+}
+
+WorkerUpdateReport& Broadcaster::report_of(Offer& offer, const Worker& worker) {
+  for (WorkerUpdateReport& report : offer.report.workers) {
+    if (report.producer_id == worker.id) return report;
+  }
+  WorkerUpdateReport& report = offer.report.workers.emplace_back();
+  report.producer_id = worker.id;
+  report.worker_name = worker.name;
+  return report;
+}
+
+void Broadcaster::send(Worker& worker, Message message, int64_t now_ms) {
+  worker.restate_at_ms = now_ms + options_.restate_ms;
+  outgoing_.push_back({worker.id, std::move(message)});
+}
+
+void Broadcaster::note(BroadcastEventKind kind, const Worker* worker, uint64_t version,
+                       std::string text) {
+  events_.push_back({kind, version, worker ? worker->name : "", std::move(text)});
+}
+
+void Broadcaster::advance_worker(Worker& worker, int64_t now_ms) {
+  leave_old_goal(worker, now_ms);
+  const auto& wanted = goal();
+  const bool idle = worker.stage == Stage::kNone || worker.stage == Stage::kAborting;
+  if (wanted && idle && !serves(worker, *wanted) && now_ms >= worker.retry_at_ms) {
+    begin_worker(worker, now_ms);
+  }
+  if (worker.stage == Stage::kReady && worker.offer == target_) {
+    worker.stage = Stage::kCommitting;
+    send(worker, UpdateCommit{worker.update}, now_ms);
+  }
+  if (now_ms >= worker.restate_at_ms) restate(worker, now_ms);
+}
+
+void Broadcaster::leave_old_goal(Worker& worker, int64_t now_ms) {
+  if (worker.offer == goal() || worker.stage == Stage::kNone) return;
+  const bool undecided = worker.stage >= Stage::kBegun && worker.stage <= Stage::kReady;
+  if (undecided) {
+    worker.stage = Stage::kAborting;
+    send(worker, UpdateAbort{worker.update, "the trainer gave up this update"}, now_ms);
+  } else if (worker.stage != Stage::kAborting && worker.stage != Stage::kCommitting) {
+    worker.stage = Stage::kNone;  // a rejection or a rollback of another goal
+  } else if (worker.stage == Stage::kCommitting) {
+    worker.stage = Stage::kNone;  // it committed or it fails; the next Begin finds out
+  }
+  worker.retry_at_ms = now_ms;
+}
+
+void Broadcaster::begin_worker(Worker& worker, int64_t now_ms) {
+  const std::shared_ptr<Offer>& wanted = goal();
+  if (worker.offer != wanted) {
+    worker.offer = wanted;
+    worker.attempts = 0;
+    worker.rollback_tried = false;
+  }
+  const UpdateOffer& offer = wanted->offer;
+  worker.update = next_id(offer.weight_version);
+  if (wanted == target_ && rolling_back_ && !worker.rollback_tried && worker.status.can_rollback &&
+      worker.status.rollback_version == offer.weight_version) {
+    worker.rollback_tried = true;
+    worker.stage = Stage::kRollingBack;
+    send(worker, Rollback{worker.update}, now_ms);
+    return;
+  }
+  const auto knows = [&worker](const TransportRoute& route) {
+    return std::find(worker.transports.begin(), worker.transports.end(), route.transport) !=
+           worker.transports.end();
+  };
+  ++worker.attempts;
+  report_of(*worker.offer, worker).attempts = worker.attempts;
+  if (std::none_of(offer.routes.begin(), offer.routes.end(), knows)) {
+    worker.stage = Stage::kRejected;
+    report_of(*worker.offer, worker).reason = "it knows none of the transports offered";
+    note(BroadcastEventKind::kWorkerRejected, &worker, offer.weight_version,
+         worker.name + " " + report_of(*worker.offer, worker).reason);
+    return;
+  }
+  worker.stage = Stage::kBegun;
+  worker.restate_at_ms = now_ms;  // advance_worker sends it
+}
+
+void Broadcaster::start_accepted(int64_t now_ms) {
+  if (!goal()) return;
+  Offer& offer = *goal();
+  const bool is_first_group = goal() == pending_ && !offer.started;
+  if (is_first_group && now_ms < offer.begun_ms + options_.accept_ms) {
+    for (const auto& [id, worker] : workers_) {
+      if (worker.live && worker.stage == Stage::kBegun && worker.offer == goal()) return;
+    }
+  }
+  std::vector<std::string> participants;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.live && worker.stage == Stage::kAccepted && worker.offer == goal()) {
+      participants.push_back(hex(id));
+    }
+  }
+  if (participants.empty()) return;
+  offer.started = true;
+  for (auto& [id, worker] : workers_) {
+    if (!worker.live || worker.stage != Stage::kAccepted || worker.offer != goal()) continue;
+    worker.stage = Stage::kStarted;
+    worker.participants = participants;
+    send(worker, UpdateStart{worker.update, participants, ""}, now_ms);
+  }
+}
+
+void Broadcaster::restate(Worker& worker, int64_t now_ms) {
+  switch (worker.stage) {
+    case Stage::kBegun:
+    case Stage::kDeferred: {
+      const UpdateOffer& offer = worker.offer->offer;
+      const auto route = std::find_if(
+          offer.routes.begin(), offer.routes.end(), [&worker](const TransportRoute& each) {
+            return std::find(worker.transports.begin(), worker.transports.end(), each.transport) !=
+                   worker.transports.end();
+          });
+      if (route == offer.routes.end()) return;
+      // For a pending update, what is left until the decision; so that a worker outlasts it.
+      const int64_t left_ms = worker.offer == pending_
+                                  ? std::max<int64_t>(1, pending_->decide_by_ms - now_ms)
+                                  : static_cast<int64_t>(options_.deadline_ms);
+      send(worker,
+           UpdateBegin{worker.update, route->transport, route->source, route->server_key,
+                       offer.manifest, static_cast<uint32_t>(left_ms + options_.commit_grace_ms)},
+           now_ms);
+      return;
+    }
+    case Stage::kStarted:
+      send(worker, UpdateStart{worker.update, worker.participants, ""}, now_ms);
+      return;
+    case Stage::kCommitting:
+      send(worker, UpdateCommit{worker.update}, now_ms);
+      return;
+    case Stage::kAborting:
+      send(worker, UpdateAbort{worker.update, "the trainer gave up this update"}, now_ms);
+      return;
+    case Stage::kRollingBack:
+      send(worker, Rollback{worker.update}, now_ms);
+      return;
+    case Stage::kNone:
+    case Stage::kAccepted:
+    case Stage::kReady:
+    case Stage::kRejected:
+    case Stage::kGaveUp:
+      return;
+  }
+}
+
+}  // namespace warproll

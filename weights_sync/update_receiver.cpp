@@ -1,0 +1,273 @@
+#include "weights_sync/update_receiver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "protocol/bounded_queue.h"
+#include "weights_sync/update_work.h"
+
+namespace warproll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kEventCapacity = 256;
+constexpr size_t kJobCapacity = 1024;
+// With more jobs than this waiting, messages are dropped: the trainer restates them.
+constexpr size_t kBusyJobs = 256;
+constexpr auto kIdleWait = std::chrono::seconds(3600);
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+Clock::time_point time_of(int64_t ms) { return Clock::time_point(std::chrono::milliseconds(ms)); }
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+struct UpdateReceiver::Impl {
+  using Event = std::function<UpdateActions(UpdateStateMachine& machine, int64_t now)>;
+  using Job = std::function<void()>;
+
+  explicit Impl(UpdateReceiverOptions given)
+      : options(std::move(given)), arenas(options.max_arena_bytes), work(options, arenas) {}
+
+  const UpdateReceiverOptions options;
+  WeightArenas arenas;
+  UpdateWork work;
+  BoundedQueue<Event> events{kEventCapacity};
+  BoundedQueue<Job> jobs{kJobCapacity};
+  std::optional<UpdateStateMachine> machine;  // of the protocol thread, once started
+  // Of the update that is being worked on. Protocol thread.
+  UpdateId working_on;
+  std::shared_ptr<Cancellation> cancellation;
+
+  mutable std::mutex mutex;
+  WeightStatus status;
+  UpdateReceiverStats statistics;
+
+  std::thread protocol_thread;
+  std::thread work_thread;
+
+  void run_protocol();
+  void run_jobs();
+  void perform(UpdateActions actions);
+  void perform(const UpdateAction& action);
+  void send(const Message& message);
+  void begin_check(const UpdateBegin& begin);
+  void discard(const UpdateId& id);
+  void enqueue(Job job);
+  void report(Event event);  // work thread: a job's result
+  void publish_status();
+};
+
+void UpdateReceiver::Impl::run_protocol() {
+  while (true) {
+    const int64_t next = machine->next_tick_ms();
+    const Clock::time_point idle = Clock::now() + kIdleWait;
+    auto event = events.pop(next == INT64_MAX ? idle : std::min(idle, time_of(next)));
+    if (!event && events.closed()) break;
+    if (event) perform((*event)(*machine, now_ms()));
+    perform(machine->tick(now_ms()));
+    publish_status();
+  }
+  if (cancellation) cancellation->cancel();
+}
+
+void UpdateReceiver::Impl::run_jobs() {
+  while (true) {
+    auto job = jobs.pop(Clock::now() + kIdleWait);
+    if (!job && jobs.closed()) return;
+    if (job) (*job)();
+  }
+}
+
+void UpdateReceiver::Impl::enqueue(Job job) {
+  const QueueResult result = jobs.try_push(job);
+  WARPROLL_CHECK(result != QueueResult::kTimeout, "the queue of update jobs is full");
+}
+
+void UpdateReceiver::Impl::report(Event event) {
+  // Only a closed queue refuses it: the protocol thread never waits for this one.
+  QueueResult result = QueueResult::kTimeout;
+  while (result == QueueResult::kTimeout) result = events.push(event, Clock::now() + kIdleWait);
+}
+
+void UpdateReceiver::Impl::publish_status() {
+  const std::lock_guard lock(mutex);
+  status = machine->weight_status();
+  statistics.protocol = machine->stats();
+}
+
+void UpdateReceiver::Impl::perform(UpdateActions actions) {
+  if (actions.empty()) return;
+  publish_status();  // so that whoever gets a message sees the state that goes with it
+  for (const UpdateAction& action : actions) perform(action);
+}
+
+void UpdateReceiver::Impl::send(const Message& message) {
+  const std::string* reason = nullptr;
+  if (const auto* rejected = std::get_if<UpdateReject>(&message)) reason = &rejected->reason;
+  if (const auto* failed = std::get_if<UpdateFailed>(&message)) reason = &failed->reason;
+  if (reason != nullptr) {
+    const std::lock_guard lock(mutex);
+    statistics.last_failure = *reason;
+  }
+  options.send(message);
+}
+
+void UpdateReceiver::Impl::begin_check(const UpdateBegin& begin) {
+  working_on = begin.id;
+  cancellation = std::make_shared<Cancellation>();
+  enqueue([this, begin] {
+    report([id = begin.id, status = work.check(begin)](UpdateStateMachine& to, int64_t) {
+      return to.on_checked(id, status);
+    });
+  });
+}
+
+void UpdateReceiver::Impl::discard(const UpdateId& id) {
+  if (cancellation && working_on == id) cancellation->cancel();
+  enqueue([this, id] { work.discard(id); });
+}
+
+void UpdateReceiver::Impl::perform(const UpdateAction& action) {
+  std::visit(
+      Overloaded{[this](const SendMessage& to_send) { send(to_send.message); },
+                 [this](const CheckManifest& check) { begin_check(check.begin); },
+                 [this](const AcquireStandby& acquire) {
+                   enqueue([this, id = acquire.id] {
+                     report([id, answer = work.acquire(id)](UpdateStateMachine& to, int64_t now) {
+                       return to.on_standby(id, answer, now);
+                     });
+                   });
+                 },
+                 [this](const ReceiveWeights& receive) {
+                   enqueue([this, id = receive.start.id, by = time_of(receive.deadline_ms),
+                            token = cancellation] {
+                     report([id, status = work.receive(id, by, *token)](UpdateStateMachine& to,
+                                                                        int64_t) {
+                       return to.on_received(id, status);
+                     });
+                   });
+                 },
+                 [this](const VerifyWeights& verify) {
+                   enqueue([this, id = verify.id] {
+                     report([id, verified = work.verify(id)](UpdateStateMachine& to, int64_t) {
+                       return to.on_verified(id, verified);
+                     });
+                   });
+                 },
+                 [this](const InstallWeights& install) {
+                   enqueue([this, id = install.id] {
+                     report([id, installed = work.install(id)](UpdateStateMachine& to, int64_t) {
+                       return to.on_installed(id, installed);
+                     });
+                   });
+                 },
+                 [this](const RollBack& roll_back) {
+                   enqueue([this, id = roll_back.id] {
+                     report([id, installed = work.roll_back()](UpdateStateMachine& to, int64_t) {
+                       return to.on_installed(id, installed);
+                     });
+                   });
+                 },
+                 [this](const DiscardUpdate& discarded) { discard(discarded.id); },
+                 [this](const PinFallback& fallback) {
+                   if (options.pin_fallback) options.pin_fallback(fallback.weight_version);
+                 },
+                 [this](const RaiseAlarm& alarm) {
+                   if (options.alarm) options.alarm(alarm.text);
+                 }},
+      action);
+}
+
+UpdateReceiver::UpdateReceiver(UpdateReceiverOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+UpdateReceiver::~UpdateReceiver() {
+  impl_->events.close();
+  if (impl_->protocol_thread.joinable()) impl_->protocol_thread.join();
+  impl_->jobs.close();
+  if (impl_->work_thread.joinable()) impl_->work_thread.join();
+}
+
+Result<StagedWeightsPtr> UpdateReceiver::load_initial(const std::string& directory,
+                                                      uint64_t weight_version,
+                                                      const ByteProgress& progress) {
+  WARPROLL_CHECK(!impl_->machine, "load_initial() after start()");
+  WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(directory));
+  WARPROLL_TRY_ASSIGN(staged, load_staged(checkpoint, weight_version, impl_->options.layout,
+                                          impl_->arenas, progress));
+  impl_->arenas.set_serving(staged);
+  return staged;
+}
+
+void UpdateReceiver::start() {
+  Impl& impl = *impl_;
+  WARPROLL_CHECK(!impl.machine, "start() twice");
+  VersionName serving;
+  if (const StagedWeightsPtr weights = impl.arenas.serving()) {
+    serving = {weights->weight_version, weights->weight_digest};
+  }
+  impl.machine.emplace(impl.options.protocol, serving);
+  impl.publish_status();
+  impl.work_thread = std::thread([&impl] { impl.run_jobs(); });
+  impl.protocol_thread = std::thread([&impl] { impl.run_protocol(); });
+}
+
+void UpdateReceiver::handle(const Message& message) {
+  Impl::Event event = [message](UpdateStateMachine& machine, int64_t now) {
+    return machine.on_message(message, now);
+  };
+  if (impl_->jobs.size() < kBusyJobs && impl_->events.try_push(event) == QueueResult::kOk) return;
+  const std::lock_guard lock(impl_->mutex);
+  ++impl_->statistics.dropped_messages;
+}
+
+void UpdateReceiver::set_trainer_epoch(uint64_t trainer_epoch) {
+  Impl::Event event = [trainer_epoch](UpdateStateMachine& machine, int64_t now) {
+    return machine.on_trainer_epoch(trainer_epoch, now);
+  };
+  (void)impl_->events.try_push(event);  // every heartbeat says it again
+}
+
+WeightStatus UpdateReceiver::weight_status() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->status;
+}
+
+UpdateProgress UpdateReceiver::progress() const { return impl_->work.progress(); }
+
+UpdateReceiverStats UpdateReceiver::stats() const {
+  UpdateReceiverStats stats;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    stats = impl_->statistics;
+  }
+  stats.received_bytes = impl_->work.received_bytes();
+  stats.arena_bytes = impl_->arenas.allocated_bytes();
+  return stats;
+}
+
+StagedWeightsPtr UpdateReceiver::serving() const { return impl_->arenas.serving(); }
+
+std::vector<std::string> UpdateReceiver::transport_names() const {
+  std::vector<std::string> names;
+  for (const BroadcastTransport* transport : impl_->options.transports) {
+    names.emplace_back(transport->name());
+  }
+  return names;
+}
+
+}  // namespace warproll

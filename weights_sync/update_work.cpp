@@ -1,0 +1,133 @@
+#include "weights_sync/update_work.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace warproll {
+namespace {
+using Clock = std::chrono::steady_clock;
+}  // namespace
+
+BroadcastTransport* UpdateWork::transport(const std::string& name) const {
+  for (BroadcastTransport* each : options_.transports) {
+    if (each->name() == name) return each;
+  }
+  return nullptr;
+}
+
+std::string UpdateWork::transport_names() const {
+  std::string names;
+  for (const BroadcastTransport* each : options_.transports) {
+    names += (names.empty() ? "" : ", ") + std::string(each->name());
+  }
+  return names;
+}
+
+Status UpdateWork::want_current(const UpdateId& id) const {
+  if (current_ && current_->begin.id == id) return ok_status();
+  return aborted("the update of version " + std::to_string(id.weight_version) + " was discarded");
+}
+
+Status UpdateWork::check(const UpdateBegin& begin) {
+  current_.reset();
+  BroadcastTransport* const transport = this->transport(begin.transport);
+  if (transport == nullptr) {
+    return invalid_argument("transport '" + begin.transport + "', this worker has " +
+                            transport_names());
+  }
+  WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, options_.layout,
+                                                   static_cast<bool>(options_.golden_gate)));
+  current_.emplace();
+  current_->begin = begin;
+  current_->begin.manifest.clear();
+  current_->transport = transport;
+  current_->staging.emplace(std::move(staging));
+  return ok_status();
+}
+
+StandbyAnswer UpdateWork::acquire(const UpdateId& id) {
+  StandbyAnswer answer;
+  if (Status status = want_current(id); !status.ok()) {
+    answer.failure = status;
+    return answer;
+  }
+  auto standby = arenas_.acquire_standby(current_->staging->arena_bytes());
+  if (standby.ok()) {
+    current_->standby.emplace(std::move(*standby));
+    answer.acquired = true;
+    return answer;
+  }
+  if (standby.status().code() != StatusCode::kUnavailable) {
+    answer.failure = standby.status();
+    return answer;
+  }
+  const StandbyHolders holders = arenas_.standby_holders();
+  answer.pinned_sequences = options_.pinned_sequences
+                                ? options_.pinned_sequences(holders.weight_version)
+                                : holders.num_holders;
+  return answer;
+}
+
+Status UpdateWork::receive(const UpdateId& id, Clock::time_point deadline,
+                           const Cancellation& cancellation) {
+  WARPROLL_TRY(want_current(id));
+  WeightStaging& staging = *current_->staging;
+  const Clock::time_point started = Clock::now();
+  WARPROLL_TRY(staging.open(std::move(*current_->standby)));
+  current_->standby.reset();
+  received_bytes_ = 0;
+  total_bytes_ = staging.manifest().stream_bytes();
+  receiving_version_ = id.weight_version;
+  const StreamSink sink = [&](uint64_t offset, std::span<const std::byte> bytes) {
+    received_bytes_ += bytes.size();
+    all_received_bytes_ += bytes.size();
+    return staging.write(offset, bytes);
+  };
+  const ReceiveRequest request{id, current_->begin.source, current_->begin.server_key, deadline};
+  const Status status =
+      current_->transport->receive(request, staging.manifest(), sink, cancellation);
+  receiving_version_ = 0;
+  current_->received_bytes = received_bytes_;
+  current_->receive_ms = static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started).count());
+  return status;
+}
+
+Result<VerifiedWeights> UpdateWork::verify(const UpdateId& id) {
+  WARPROLL_TRY(want_current(id));
+  WARPROLL_TRY_ASSIGN(staged, current_->staging->finish(options_.golden_gate));
+  current_->staged = std::move(staged);
+  current_->staging.reset();
+  return VerifiedWeights{current_->staged->weight_digest, current_->staged->layout_digest,
+                         current_->received_bytes, current_->receive_ms};
+}
+
+Result<InstallReport> UpdateWork::install(const UpdateId& id) {
+  WARPROLL_TRY(want_current(id));
+  WARPROLL_TRY_ASSIGN(report, options_.install(current_->staged));
+  arenas_.set_serving(std::move(current_->staged));
+  current_.reset();
+  return report;
+}
+
+Result<InstallReport> UpdateWork::roll_back() {
+  const StagedWeightsPtr previous = arenas_.previous();
+  if (!previous) return failed_precondition("the previous version is overwritten");
+  WARPROLL_TRY_ASSIGN(report, options_.install(previous));
+  WARPROLL_TRY(arenas_.swap_with_previous());
+  return report;
+}
+
+void UpdateWork::discard(const UpdateId& id) {
+  if (current_ && current_->begin.id == id) current_.reset();
+}
+
+UpdateProgress UpdateWork::progress() const {
+  UpdateProgress progress;
+  progress.weight_version = receiving_version_;
+  progress.received_bytes = received_bytes_;
+  progress.total_bytes = total_bytes_;
+  return progress;
+}
+
+}  // namespace warproll
