@@ -102,6 +102,14 @@ Result<TrainerConfig> load_trainer_config(const std::string& path,
   return config;
 }
 
+Result<TrainerConfig> parse_trainer_config(const std::vector<std::string>& overrides) {
+  TrainerConfig config;
+  WARPROLL_TRY(parse_yaml_config("", "command line", overrides,
+                                 [&](ConfigVisitor& v) { describe(v, config); }));
+  WARPROLL_TRY(validate(config));
+  return config;
+}
+
 std::string print(const TrainerConfig& config) {
   TrainerConfig copy = config;
   return print_yaml_config([&](ConfigVisitor& v) { describe(v, copy); });

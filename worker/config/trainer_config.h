@@ -68,6 +68,8 @@ void describe(ConfigVisitor& visitor, TrainerConfig& config);
 Status validate(const TrainerConfig& config);
 Result<TrainerConfig> load_trainer_config(const std::string& path,
                                           const std::vector<std::string>& overrides);
+// The defaults with overrides, without a file.
+Result<TrainerConfig> parse_trainer_config(const std::vector<std::string>& overrides);
 std::string print(const TrainerConfig& config);
 
 }  // namespace warproll

@@ -133,6 +133,14 @@ Result<WorkerConfig> load_worker_config(const std::string& path,
   return config;
 }
 
+Result<WorkerConfig> parse_worker_config(const std::vector<std::string>& overrides) {
+  WorkerConfig config;
+  WARPROLL_TRY(parse_yaml_config("", "command line", overrides,
+                                 [&](ConfigVisitor& v) { describe(v, config); }));
+  WARPROLL_TRY(validate(config));
+  return config;
+}
+
 std::string print(const WorkerConfig& config) {
   WorkerConfig copy = config;
   return print_yaml_config([&](ConfigVisitor& v) { describe(v, copy); });

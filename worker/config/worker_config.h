@@ -84,6 +84,8 @@ void describe(ConfigVisitor& visitor, WorkerConfig& config);
 Status validate(const WorkerConfig& config);
 Result<WorkerConfig> load_worker_config(const std::string& path,
                                         const std::vector<std::string>& overrides);
+// The defaults with overrides, without a file.
+Result<WorkerConfig> parse_worker_config(const std::vector<std::string>& overrides);
 std::string print(const WorkerConfig& config);
 
 }  // namespace warproll
