@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kTries = 30;
+constexpr int kFailures = 3;  // a file that a live writer replaced is there on the next try
 constexpr std::chrono::milliseconds kBackoff{5};  // times the number of the try, at most 50 ms
 
 Status from_error(const std::error_code& error, const std::string& what) {
@@ -100,7 +101,8 @@ Status copy_once(const fs::path& directory, const fs::path& out, bool* changed) 
 
 Status snapshot_log_files(const std::string& directory, const std::string& out) {
   Status last = unavailable("sample log " + directory + ": its files changed during every try");
-  for (int i = 0; i < kTries; ++i) {
+  int failures = 0;
+  for (int i = 0; i < kTries && failures < kFailures; ++i) {
     std::error_code error;
     fs::remove_all(out, error);
     if (!fs::create_directories(out, error)) return from_error(error, "cannot make " + out);
@@ -108,13 +110,32 @@ Status snapshot_log_files(const std::string& directory, const std::string& out) 
     const Status status = copy_once(directory, out, &changed);
     if (status.ok() && !changed) return status;
     fs::remove_all(out, error);
-    if (!status.ok()) last = status;
+    if (!status.ok()) {
+      last = status;
+      ++failures;
+    }
     // Missing files can be a race with a live writer; a full disk is not.
     if (status.code() == StatusCode::kResourceExhausted) return status;
     if (!fs::exists(directory, error)) return not_found("no directory " + directory);
     std::this_thread::sleep_for(kBackoff * std::min(i + 1, 10));
   }
   return last;
+}
+
+Status link_remaining_files(const std::string& directory, const std::string& out) {
+  std::error_code error;
+  if (!fs::create_directories(out, error)) return from_error(error, "cannot make " + out);
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool table = ends_with(name, ".sst");
+    const bool other = ends_with(name, ".log") || name == "CURRENT" || name == kHighWaterFile ||
+                       name.rfind("MANIFEST-", 0) == 0;
+    Status status;
+    if (table) status = link_file(entry.path(), fs::path(out) / name);
+    if (other) status = copy_bytes(entry.path(), fs::path(out) / name);
+    if (!status.ok() && status.code() != StatusCode::kNotFound) return status;
+  }
+  return error ? from_error(error, "cannot list " + directory) : ok_status();
 }
 
 std::string new_scratch_folder(const std::string& directory) {

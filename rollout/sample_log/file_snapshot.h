@@ -23,6 +23,9 @@ inline constexpr const char* kScratchPrefix = ".inspect-";       // + pid + "-" 
 // `out` must not exist; on failure it does not exist afterwards. Retries for about a second.
 Status snapshot_log_files(const std::string& directory, const std::string& out);
 
+// Every file of the directory that RocksDB might still use, consistent or not; `out` must not exist.
+Status link_remaining_files(const std::string& directory, const std::string& out);
+
 // A scratch folder name below `directory` that no living process uses.
 std::string new_scratch_folder(const std::string& directory);
 // Removes scratch folders whose process is gone.

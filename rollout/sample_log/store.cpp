@@ -55,6 +55,13 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   return options;
 }
 
+std::vector<rocksdb::ColumnFamilyDescriptor> all_families() {
+  const auto cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (const char* name : kFamilyNames) families.emplace_back(name, family_options(cache));
+  return families;
+}
+
 rocksdb::DBOptions db_options(const StoreOptions& store) {
   rocksdb::DBOptions options;
   if (store.env != nullptr) options.env = store.env;
@@ -110,16 +117,28 @@ Result<std::shared_ptr<Store>> Store::open(StoreOptions options) {
 Result<std::shared_ptr<Store>> Store::open_copy(const std::string& directory, StoreMode mode) {
   ScratchFolder scratch(new_scratch_folder(directory));
   WARPROLL_TRY(snapshot_log_files(directory, scratch.path()));
-  std::shared_ptr<Store> store(new Store({.directory = scratch.path(), .mode = mode, .on_warning = {}}));
+  std::shared_ptr<Store> store(
+      new Store({.directory = scratch.path(), .mode = mode, .on_warning = {}}));
   store->scratch_ = std::move(scratch);
   WARPROLL_TRY(store->open_db());
   return store;
 }
 
+Result<std::shared_ptr<Store>> Store::open_rebuilt_copy(const std::string& directory) {
+  ScratchFolder scratch(new_scratch_folder(directory));
+  WARPROLL_TRY(link_remaining_files(directory, scratch.path()));
+  std::shared_ptr<Store> store(
+      new Store({.directory = scratch.path(), .mode = StoreMode::kSalvage, .on_warning = {}}));
+  store->scratch_ = std::move(scratch);
+  const rocksdb::Status status =
+      rocksdb::RepairDB(store->directory(), db_options(store->options_), all_families());
+  WARPROLL_TRY(from_rocksdb(status, "sample log " + directory + ": rebuilding the manifest"));
+  WARPROLL_TRY(store->open_db());
+  return store;
+}
+
 Status Store::open_db() {
-  const auto cache = rocksdb::NewLRUCache(kBlockCacheBytes);
-  std::vector<rocksdb::ColumnFamilyDescriptor> families;
-  for (const char* name : kFamilyNames) families.emplace_back(name, family_options(cache));
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = all_families();
   rocksdb::DBOptions options = db_options(options_);
   options.listeners.push_back(listener_);
   const bool read_only =

@@ -55,6 +55,8 @@ class Store {
   static Result<std::shared_ptr<Store>> open(StoreOptions options);
   // Read-only over a scratch copy, which goes with the Store.
   static Result<std::shared_ptr<Store>> open_copy(const std::string& directory, StoreMode mode);
+  // The same over whatever files there are, with a manifest made anew from the tables.
+  static Result<std::shared_ptr<Store>> open_rebuilt_copy(const std::string& directory);
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
