@@ -66,7 +66,12 @@ Status Publisher::on_welcome(const Welcome& welcome, SteadyTime now) {
                             "; the log was put back from an older copy: give it a new directory"));
     return ok_status();
   }
-  if (welcome.lineage_id != info.lineage_id || welcome.commit_upto < info.commit_upto) {
+  // A watermark falls only with a new lineage, so this is an old message; HELLO is said again.
+  if (welcome.lineage_id == info.lineage_id && welcome.commit_upto < info.commit_upto) {
+    ++stats_.stale_welcomes;
+    return ok_status();
+  }
+  if (welcome.lineage_id != info.lineage_id) {
     ++stats_.rewinds;
     WARPROLL_TRY(log_.rewind(welcome.lineage_id, welcome.commit_upto).status());
   } else {

@@ -16,8 +16,8 @@
 //   NACK kOutOfOrder  go back to recv_upto + 1, at once; NACK kRetry: the same after retry_ms
 //   NACK other        dead letter with the reason, and a GAP in its place
 //   nothing           after resend_ms without progress: go back to recv_upto + 1
-//   WELCOME with a new lineage or a lower commit_upto: the log rewinds; what retention removed is
-//                     sent as GAP
+//   WELCOME with a new lineage: the log rewinds to its commit_upto; what retention removed is sent
+//                     as GAP
 // A sample over the trainer's max_message_bytes, or one whose stored bytes are damaged, becomes a
 // dead letter without being sent, and a GAP.
 //
@@ -57,7 +57,8 @@ struct PublisherStats {
   uint64_t dead_letters = 0;
   uint64_t nacks = 0;
   std::string last_nack;
-  uint64_t rewinds = 0;  // lineage changes and lowered watermarks
+  uint64_t rewinds = 0;         // changes of lineage
+  uint64_t stale_welcomes = 0;  // with a lower commit_upto in the same lineage: ignored
   uint64_t hellos = 0;
   uint64_t reconnects = 0;
   uint64_t sent_upto = 0;

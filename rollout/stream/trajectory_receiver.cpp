@@ -44,7 +44,7 @@ TrajectoryReceiver::TrajectoryReceiver(TrajectoryReceiverOptions options,
 
 Result<MessageVerdict> TrajectoryReceiver::on_message(PeerMessage message, SteadyTime now) {
   if (std::holds_alternative<Hello>(message.message)) {
-    on_hello(std::move(message), now);
+    WARPROLL_TRY(on_hello(std::move(message), now));
     return MessageVerdict::kSession;
   }
   const auto it = sessions_.find(message.envelope.producer_id);
@@ -75,13 +75,13 @@ void TrajectoryReceiver::on_malformed(const std::string& peer, const Envelope& e
   queue(it->second, Nack{envelope.seq, NackCode::kMalformed, why.message()});
 }
 
-void TrajectoryReceiver::on_hello(PeerMessage message, SteadyTime now) {
+Status TrajectoryReceiver::on_hello(PeerMessage message, SteadyTime now) {
   const Envelope& envelope = message.envelope;
   const ProducerWatermark known = store_->producer(envelope.producer_id);
   if (envelope.epoch < known.epoch) {
     ++stats_.fenced;
     outgoing_.push_back({message.peer, envelope, Fenced{known.epoch}});
-    return;
+    return ok_status();
   }
   if (envelope.epoch > known.epoch) store_->stage_epoch(envelope.producer_id, envelope.epoch);
   WorkerSession& session = sessions_[envelope.producer_id];
@@ -91,15 +91,18 @@ void TrajectoryReceiver::on_hello(PeerMessage message, SteadyTime now) {
   session.hello = std::get<Hello>(std::move(message.message));
   session.heartbeat = Heartbeat{};
   session.last_heard = now;
-  // After power loss without sync our watermark may be behind what we once acknowledged: the worker
-  // sends it again (S7), but somebody should know.
-  if (session.hello.lineage_id == store_->lineage_id() &&
-      session.hello.commit_upto > known.recv_upto) {
-    ++stats_.watermark_regressions;
-  }
   Flow flow;
   flow.next_heartbeat = now + milliseconds(options_.limits.heartbeat_ms);
   flows_[envelope.producer_id] = flow;
+  // We once acknowledged more than we have (power loss without sync). A watermark falls only with a
+  // new lineage; then the worker sends it again (S7).
+  if (session.hello.lineage_id == store_->lineage_id() &&
+      session.hello.commit_upto > known.commit_upto) {
+    ++stats_.watermark_regressions;
+    WARPROLL_TRY(store_->start_new_lineage());
+    welcome_everybody_anew();
+  }
+  return ok_status();
 }
 
 void TrajectoryReceiver::refuse_unknown(const PeerMessage& message, SteadyTime now) {
@@ -196,11 +199,15 @@ Status TrajectoryReceiver::mark(std::string_view name) { return store_->mark(nam
 Status TrajectoryReceiver::rollback(std::string_view name) {
   WARPROLL_TRY(store_->rollback(name));
   after_flush_.clear();
+  welcome_everybody_anew();
+  return ok_status();
+}
+
+void TrajectoryReceiver::welcome_everybody_anew() {
   for (auto& [producer_id, flow] : flows_) {
     flow.welcome_due = true;
     flow.out_of_order_nacked = 0;
   }
-  return ok_status();
 }
 
 void TrajectoryReceiver::queue(const WorkerSession& session, Message message) {

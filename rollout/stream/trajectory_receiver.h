@@ -117,7 +117,7 @@ class TrajectoryReceiver {
   };
   TrajectoryReceiver(TrajectoryReceiverOptions options, std::unique_ptr<TrajectoryStore> store);
 
-  void on_hello(PeerMessage message, SteadyTime now);
+  Status on_hello(PeerMessage message, SteadyTime now);
   void refuse_unknown(const PeerMessage& message, SteadyTime now);
   void on_bye(WorkerSession& session, const Bye& bye);
   Status on_data(const WorkerSession& session, const Envelope& envelope, const Data& data);
@@ -130,6 +130,7 @@ class TrajectoryReceiver {
   void queue(const WorkerSession& session, Message message);
   [[nodiscard]] Ack ack_for(const ProducerId& producer_id) const;
   void welcome(const WorkerSession& session);
+  void welcome_everybody_anew();
 
   const TrajectoryReceiverOptions options_;
   std::unique_ptr<TrajectoryStore> store_;

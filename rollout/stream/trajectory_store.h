@@ -106,6 +106,10 @@ class TrajectoryStore {
   // new; the workers resend from their logs. Epochs stay, so that a fenced process stays fenced.
   Status rollback(std::string_view name);
 
+  // The store knows less than it once acknowledged (power loss without sync): a new lineage_id, so
+  // that the workers send again what they hold above the watermarks. Nothing staged is dropped.
+  Status start_new_lineage();
+
   // How far the JSONL file (trajectory_jsonl.h) is known to be durable. After a rollback
   // bytes is kUnknownBytes: the file must be cut after `lines` lines.
   static constexpr uint64_t kUnknownBytes = UINT64_MAX;

@@ -101,4 +101,13 @@ Status TrajectoryStore::rollback(std::string_view name) {
   return ok_status();
 }
 
+Status TrajectoryStore::start_new_lineage() {
+  const std::string lineage_id = random_lineage();
+  StoreBatch changes;
+  changes.put(kMeta, "lineage_id", lineage_id);
+  WARPROLL_TRY(impl_->database->write(changes, true));
+  impl_->lineage_id = lineage_id;
+  return ok_status();
+}
+
 }  // namespace warproll
