@@ -1,0 +1,1 @@
+warproll_fuzz(codec LINK warproll_protocol)
