@@ -118,8 +118,8 @@ std::vector<GeneratedSample> Engine::poll(Clock::time_point deadline) {
   return samples;
 }
 
-Result<InstallReport> Engine::install_weights(WeightSetPtr weights, Clock::time_point deadline) {
-  auto answer = std::make_shared<Answer<InstallReport>>();
+Result<SwapReport> Engine::install_weights(WeightSetPtr weights, Clock::time_point deadline) {
+  auto answer = std::make_shared<Answer<SwapReport>>();
   auto future = answer->promise.get_future();
   Command flip = [this, answer = std::move(answer), weights = std::move(weights)] {
     const auto in_flight = core_->install_weights(weights);

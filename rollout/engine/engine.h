@@ -30,7 +30,7 @@
 namespace warproll {
 
 // What a swap of weights cost those who were generating.
-struct InstallReport {
+struct SwapReport {
   uint64_t stall_us = 0;     // the gap between the ends of two steps around the flip, less the
                              // median step; 0 when nothing ran
   uint32_t stall_steps = 0;  // median steps that would have fitted into stall_us
@@ -50,8 +50,8 @@ class Engine : public TokenGenerator {
 
   // Takes effect between two steps; returns after the step behind the flip (at once when idle).
   // kDeadlineExceeded: not seen to take effect in time, it still will (a step takes very long).
-  Result<InstallReport> install_weights(WeightSetPtr weights,
-                                        std::chrono::steady_clock::time_point deadline);
+  Result<SwapReport> install_weights(WeightSetPtr weights,
+                                     std::chrono::steady_clock::time_point deadline);
   // Started sequences that run under weights that are not the current ones.
   [[nodiscard]] int32_t pinned_sequences() const;
   // They flip to the current weights, as `fallback` (not pin) says. Gives their number.
@@ -91,7 +91,7 @@ class Engine : public TokenGenerator {
   // The engine thread's (core_->check() is any thread's).
   const std::unique_ptr<EngineCore> core_;
   StepGaps gaps_;
-  std::vector<std::shared_ptr<Answer<InstallReport>>> installs_;
+  std::vector<std::shared_ptr<Answer<SwapReport>>> installs_;
   std::vector<std::shared_ptr<Answer<int32_t>>> releases_;
 
   mutable std::mutex mutex_;

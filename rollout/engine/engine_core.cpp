@@ -176,7 +176,7 @@ void EngineCore::flip(Sequence& sequence, InFlightPolicy policy) {
     return;
   }
   sequence.weights = current_;
-  if (policy == InFlightPolicy::kRecompute || !sequence.is_decoding() ||
+  if (policy == InFlightPolicy::kRecompute || sequence.is_recomputing() ||
       sequence.num_sampled() == 0)
     scheduler_.drop_kv(sequence);
   if (sequence.num_sampled() == 0) return;
@@ -219,7 +219,8 @@ Status EngineCore::script_event(uint64_t request_id, EventKind kind, WeightSetPt
     return ok_status();
   }
   sequence.weights = current_;
-  if (kind == EventKind::kFlipRecompute || !sequence.is_decoding()) scheduler_.drop_kv(sequence);
+  const bool keeps_kv = kind == EventKind::kFlipKeep && !sequence.is_recomputing();
+  if (!keeps_kv || sequence.num_sampled() == 0) scheduler_.drop_kv(sequence);
   if (sequence.num_sampled() > 0) sequence.record_event(kind);
   return ok_status();
 }

@@ -5,8 +5,9 @@
 // and num_routed positions have their routes recorded.
 //   waiting      weights null, no blocks
 //   prefilling   num_computed + 1 < size(), nothing sampled yet
-//   recomputing  num_computed + 1 < size(), something sampled: the pass restarts when weights flip
-//   decoding     num_computed + 1 == size(): the next forward gives the next token
+//   recomputing  something sampled, and an event tells that the next token needs all KV anew: the
+//                pass restarts when weights flip, however far it got
+//   decoding     num_computed + 1 == size(): one forwarded token gives the next one
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,10 @@ struct Sequence {
   }
   [[nodiscard]] int32_t num_sampled() const { return size() - prompt_len(); }
   [[nodiscard]] bool is_decoding() const { return num_computed + 1 == size(); }
+  [[nodiscard]] bool is_recomputing() const {
+    return !events.empty() && events.back().at_token == size() &&
+           events.back().kind != EventKind::kFlipKeep;
+  }
   [[nodiscard]] bool has_started() const { return weights != nullptr; }
 
   // The token at position size(), sampled under `weights`.
