@@ -30,6 +30,10 @@ uint64_t Broadcaster::pending_version() const {
 }
 uint64_t Broadcaster::target_version() const { return target_ ? target_->offer.weight_version : 0; }
 
+uint64_t Broadcaster::rollback_version() const {
+  return before_target_ ? before_target_->offer.weight_version : 0;
+}
+
 const std::shared_ptr<Broadcaster::Offer>& Broadcaster::goal() const {
   return pending_ ? pending_ : target_;
 }
@@ -76,7 +80,7 @@ void Broadcaster::abort_update(const std::string& reason, int64_t now_ms) {
 Status Broadcaster::rollback(uint64_t to_version, int64_t now_ms) {
   if (target_version() == to_version && to_version != 0 && !pending_) return ok_status();
   const bool to_target = target_version() == to_version && to_version != 0;
-  const uint64_t before = before_target_ ? before_target_->offer.weight_version : 0;
+  const uint64_t before = rollback_version();
   if (!to_target && (to_version == 0 || to_version != before)) {
     return failed_precondition("rollback to version " + std::to_string(to_version) +
                                ": the version before the current " +

@@ -157,6 +157,7 @@ class Broadcaster {
   [[nodiscard]] bool has_pending() const { return pending_ != nullptr; }
   [[nodiscard]] uint64_t pending_version() const;
   [[nodiscard]] uint64_t target_version() const;
+  [[nodiscard]] uint64_t rollback_version() const;  // what rollback() can go to; 0 = nothing
   // Every live worker serves the target and nothing is pending.
   [[nodiscard]] bool converged() const;
   [[nodiscard]] std::vector<FleetWorker> workers() const;

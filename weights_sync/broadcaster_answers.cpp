@@ -103,6 +103,7 @@ void Broadcaster::on_answer(Worker& worker, const Message& message, int64_t now_
     }
     if (worker.stage == Stage::kRejected) return;
     worker.stage = Stage::kRejected;
+    worker.retry_at_ms = now_ms + (static_cast<int64_t>(options_.retry_ms) << kMaxDoublings);
     report_of(*worker.offer, worker).reason = reject->reason;
     note(BroadcastEventKind::kWorkerRejected, &worker, worker.update.weight_version,
          worker.name + " rejects version " + std::to_string(worker.update.weight_version) + ": " +
@@ -162,7 +163,8 @@ void Broadcaster::on_failed(Worker& worker, const std::string& reason, int64_t n
   report_of(*worker.offer, worker).reason = reason;
   note(BroadcastEventKind::kWorkerFailed, &worker, worker.update.weight_version,
        worker.name + " failed: " + reason);
-  const uint32_t doublings = std::min<uint32_t>(worker.attempts > 0 ? worker.attempts - 1 : 0, 5);
+  const uint32_t doublings =
+      std::min<uint32_t>(worker.attempts > 0 ? worker.attempts - 1 : 0, kMaxDoublings);
   worker.retry_at_ms = now_ms + (static_cast<int64_t>(options_.retry_ms) << doublings);
   const bool is_last = worker.offer == pending_ && worker.attempts >= options_.max_attempts;
   worker.stage = is_last ? Stage::kGaveUp : Stage::kNone;

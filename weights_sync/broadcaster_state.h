@@ -9,6 +9,8 @@
 
 namespace warproll {
 
+inline constexpr uint32_t kMaxDoublings = 5;  // of the time between retries
+
 struct Broadcaster::Offer {
   UpdateOffer offer;
   int64_t begun_ms = 0;

@@ -69,6 +69,10 @@ void Broadcaster::note(BroadcastEventKind kind, const Worker* worker, uint64_t v
 void Broadcaster::advance_worker(Worker& worker, int64_t now_ms) {
   leave_old_goal(worker, now_ms);
   const auto& wanted = goal();
+  // A committed version is never given up, only asked for seldom: what was wrong may get mended.
+  if (worker.stage == Stage::kRejected && wanted == target_ && now_ms >= worker.retry_at_ms) {
+    worker.stage = Stage::kNone;
+  }
   const bool idle = worker.stage == Stage::kNone || worker.stage == Stage::kAborting;
   if (wanted && idle && !serves(worker, *wanted) && now_ms >= worker.retry_at_ms) {
     begin_worker(worker, now_ms);
@@ -118,6 +122,7 @@ void Broadcaster::begin_worker(Worker& worker, int64_t now_ms) {
   report_of(*worker.offer, worker).attempts = worker.attempts;
   if (std::none_of(offer.routes.begin(), offer.routes.end(), knows)) {
     worker.stage = Stage::kRejected;
+    worker.retry_at_ms = now_ms + (static_cast<int64_t>(options_.retry_ms) << kMaxDoublings);
     report_of(*worker.offer, worker).reason = "it knows none of the transports offered";
     note(BroadcastEventKind::kWorkerRejected, &worker, offer.weight_version,
          worker.name + " " + report_of(*worker.offer, worker).reason);

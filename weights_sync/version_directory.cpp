@@ -1,8 +1,5 @@
 #include "weights_sync/version_directory.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -12,17 +9,16 @@
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <sstream>
 #include <utility>
 
-#include "weights_sync/unique_fd.h"
+#include "weights_sync/checkpoint_writer.h"
 
 namespace warproll {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr char kManifestFile[] = "manifest.json";
-constexpr char kUnfinishedPrefix[] = ".unfinished-";
+constexpr char kUnfinishedMark[] = ".tmp-";  // as StagedDirectory names them
 
 Status io_error(const std::string& what, int error) {
   const std::string text = what + ": " + std::strerror(error);
@@ -30,30 +26,11 @@ Status io_error(const std::string& what, int error) {
   return error == ENOENT ? not_found(text) : unavailable(text);
 }
 
-Status sync_path(const std::string& path, int flags) {
-  const UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0) return io_error("sync of " + path, errno);
-  return ok_status();
-}
-
 Status copy_and_sync(const fs::path& from, const fs::path& to) {
   std::error_code error;
   fs::copy_file(from, to, fs::copy_options::none, error);
   if (error) return io_error("copy of " + from.string() + " to " + to.string(), error.value());
-  return sync_path(to.string(), O_RDONLY);
-}
-
-Status write_and_sync(const fs::path& path, const std::string& text) {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid()) return io_error("creation of " + path.string(), errno);
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return io_error("write of " + path.string(), errno);
-    done += static_cast<size_t>(wrote);
-  }
-  if (::fsync(fd.get()) != 0) return io_error("sync of " + path.string(), errno);
-  return ok_status();
+  return sync_path(to.string());
 }
 
 // "v000012" -> 12.
@@ -108,7 +85,8 @@ Status VersionDirectory::remove_unfinished() {
   std::error_code error;
   std::vector<fs::path> unfinished;
   for (fs::directory_iterator it(root_, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().rfind(kUnfinishedPrefix, 0) == 0) {
+    const std::string name = it->path().filename().string();
+    if (name[0] == 'v' && name.find(kUnfinishedMark) != std::string::npos) {
       unfinished.push_back(it->path());
     }
   }
@@ -126,21 +104,14 @@ Result<std::string> VersionDirectory::publish(const Checkpoint& checkpoint,
                           ", not " + to_hex(manifest.source_digest));
   }
   WARPROLL_TRY(remove_unfinished());
-  const fs::path unfinished =
-      fs::path(root_) / (kUnfinishedPrefix + fs::path(path).filename().string());
-  std::error_code error;
-  fs::create_directory(unfinished, error);
-  if (error) return io_error("creation of " + unfinished.string(), error.value());
+  WARPROLL_TRY_ASSIGN(staged, StagedDirectory::create(path));
   WARPROLL_TRY_ASSIGN(files, files_to_copy(checkpoint));
   for (const fs::path& file : files) {
-    WARPROLL_TRY(copy_and_sync(file, unfinished / file.filename()));
+    WARPROLL_TRY(copy_and_sync(file, fs::path(staged.path()) / file.filename()));
   }
-  WARPROLL_TRY(write_and_sync(unfinished / kManifestFile, manifest_to_json(manifest)));
-  WARPROLL_TRY(sync_path(unfinished.string(), O_RDONLY | O_DIRECTORY));
-  if (::rename(unfinished.c_str(), path.c_str()) != 0) {
-    return io_error("commit of " + path, errno);
-  }
-  WARPROLL_TRY(sync_path(root_, O_RDONLY | O_DIRECTORY));
+  const std::string manifest_path = (fs::path(staged.path()) / kManifestFile).string();
+  WARPROLL_TRY(write_text_file(manifest_path, manifest_to_json(manifest)));
+  WARPROLL_TRY(staged.commit());
   return path;
 }
 
@@ -174,7 +145,7 @@ Status VersionDirectory::prune(size_t keep) {
   for (size_t i = 0; i + keep < all.size(); ++i) {
     // Out of the readers' sight in one step, then file by file.
     const fs::path path = path_of(all[i]);
-    const fs::path doomed = fs::path(root_) / (kUnfinishedPrefix + path.filename().string());
+    const fs::path doomed = path.string() + kUnfinishedMark + "removed";
     if (::rename(path.c_str(), doomed.c_str()) != 0) {
       return io_error("removal of " + path.string(), errno);
     }
