@@ -13,10 +13,31 @@
 namespace warproll {
 namespace {
 
-constexpr std::array kFamilyNames = {"default",   "taken", "tensors",    "seqs", "pairs",
-                                     "producers", "gaps",  "quarantine", "marks"};
+// Small families share RocksDB's default one, told apart by their first byte: every column family
+// costs open time and a memtable. Those of large values have their own.
+struct Place {
+  size_t column;
+  char prefix;  // 0 = none
+  const char* name;
+};
+constexpr std::array kColumnNames = {"default", "taken", "tensors"};
+constexpr std::array<Place, 9> kPlaces = {{{0, 'm', "meta"},
+                                           {1, 0, "taken"},
+                                           {2, 0, "tensors"},
+                                           {0, 's', "seqs"},
+                                           {0, 'p', "pairs"},
+                                           {0, 'w', "producers"},
+                                           {0, 'g', "gaps"},
+                                           {0, 'q', "quarantine"},
+                                           {0, 'k', "marks"}}};
 
-const char* name_of(StoreFamily family) { return kFamilyNames[static_cast<size_t>(family)]; }
+const Place& place_of(StoreFamily family) { return kPlaces[static_cast<size_t>(family)]; }
+const char* name_of(StoreFamily family) { return place_of(family).name; }
+std::string full_key(StoreFamily family, std::string_view key) {
+  std::string full;
+  if (const char prefix = place_of(family).prefix; prefix != 0) full.push_back(prefix);
+  return full.append(key);
+}
 rocksdb::Slice slice(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
 // RocksDB's own info log aborts the process on a full disk (streaming.md, fact 2).
@@ -54,10 +75,10 @@ rocksdb::Options database_options() {
 }  // namespace
 
 struct StoreBatch::Impl {
-  // A batch names families by number until it is written: it exists without a database.
+  // Families by name until it is written: a batch exists without a database.
   struct Change {
     StoreFamily family;
-    std::string key;
+    std::string key;  // full
     std::string value;
     bool erase = false;
   };
@@ -68,10 +89,10 @@ StoreBatch::StoreBatch() : impl_(std::make_unique<Impl>()) {}
 StoreBatch::StoreBatch(const StoreBatch& other) : impl_(std::make_unique<Impl>(*other.impl_)) {}
 StoreBatch::~StoreBatch() = default;
 void StoreBatch::put(StoreFamily family, std::string_view key, std::string_view value) {
-  impl_->changes.push_back({family, std::string(key), std::string(value), false});
+  impl_->changes.push_back({family, full_key(family, key), std::string(value), false});
 }
 void StoreBatch::erase(StoreFamily family, std::string_view key) {
-  impl_->changes.push_back({family, std::string(key), std::string(), true});
+  impl_->changes.push_back({family, full_key(family, key), std::string(), true});
 }
 bool StoreBatch::empty() const { return impl_->changes.empty(); }
 void StoreBatch::clear() { impl_->changes.clear(); }
@@ -80,7 +101,7 @@ struct StoreDatabase::Impl {
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   [[nodiscard]] rocksdb::ColumnFamilyHandle* handle(StoreFamily family) const {
-    return handles[static_cast<size_t>(family)];
+    return handles[place_of(family).column];
   }
 };
 
@@ -100,7 +121,7 @@ Result<std::unique_ptr<StoreDatabase>> StoreDatabase::open(const std::string& di
   }
   const rocksdb::Options options = database_options();
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const char* name : kFamilyNames) descriptors.emplace_back(name, options);
+  for (const char* name : kColumnNames) descriptors.emplace_back(name, options);
   auto impl = std::make_unique<Impl>();
   rocksdb::DB* raw = nullptr;
   WARPROLL_TRY(
@@ -112,7 +133,8 @@ Result<std::unique_ptr<StoreDatabase>> StoreDatabase::open(const std::string& di
 
 Result<std::string> StoreDatabase::get(StoreFamily family, std::string_view key) const {
   std::string value;
-  const rocksdb::Status status = impl_->db->Get({}, impl_->handle(family), slice(key), &value);
+  const rocksdb::Status status =
+      impl_->db->Get({}, impl_->handle(family), full_key(family, key), &value);
   if (status.IsNotFound()) return std::string();
   WARPROLL_TRY(from_rocksdb(status, std::string("read of ") + name_of(family)));
   return value;
@@ -120,14 +142,21 @@ Result<std::string> StoreDatabase::get(StoreFamily family, std::string_view key)
 
 Status StoreDatabase::scan(StoreFamily family, std::string_view from, const Visit& visit) const {
   const std::unique_ptr<rocksdb::Iterator> it(impl_->db->NewIterator({}, impl_->handle(family)));
-  for (it->Seek(slice(from)); it->Valid(); it->Next()) {
-    WARPROLL_TRY_ASSIGN(more, visit(it->key().ToStringView(), it->value().ToStringView()));
+  const char prefix = place_of(family).prefix;
+  for (it->Seek(full_key(family, from)); it->Valid(); it->Next()) {
+    std::string_view key = it->key().ToStringView();
+    if (prefix != 0) {
+      if (key.front() != prefix) break;
+      key.remove_prefix(1);
+    }
+    WARPROLL_TRY_ASSIGN(more, visit(key, it->value().ToStringView()));
     if (!more) break;
   }
   return from_rocksdb(it->status(), std::string("scan of ") + name_of(family));
 }
 
 Result<std::string> StoreDatabase::last_key(StoreFamily family) const {
+  WARPROLL_CHECK(place_of(family).prefix == 0, "last_key of a family that shares its column");
   const std::unique_ptr<rocksdb::Iterator> it(impl_->db->NewIterator({}, impl_->handle(family)));
   it->SeekToLast();
   WARPROLL_TRY(from_rocksdb(it->status(), std::string("scan of ") + name_of(family)));

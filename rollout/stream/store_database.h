@@ -54,7 +54,8 @@ class StoreDatabase {
   // In key order from `from` on, until `visit` returns false or fails.
   using Visit = std::function<Result<bool>(std::string_view key, std::string_view value)>;
   Status scan(StoreFamily family, std::string_view from, const Visit& visit) const;
-  [[nodiscard]] Result<std::string> last_key(StoreFamily family) const;  // empty = family is empty
+  // Of kTaken or kTensors; empty = the family is empty.
+  [[nodiscard]] Result<std::string> last_key(StoreFamily family) const;
   // A full disk is kResourceExhausted; the same batch may be written again.
   Status write(const StoreBatch& batch, bool sync);
 
