@@ -139,16 +139,19 @@ Status copy_other_files(const Checkpoint& source, const fs::path& target) {
   std::error_code error;
   fs::directory_iterator files(source.directory(), error);
   if (error) return unavailable(source.directory() + ": cannot list: " + error.message());
-  for (const fs::directory_entry& file : files) {
+  for (; files != fs::directory_iterator(); files.increment(error)) {
+    const fs::directory_entry& file = *files;
     const fs::path name = file.path().filename();
     const bool written_anew = name == "config.json" || name == kIndexName;
-    if (written_anew || !file.is_regular_file(error) || weights.contains(name.extension())) {
+    std::error_code ignored;  // what cannot be looked at is no regular file
+    if (written_anew || !file.is_regular_file(ignored) || weights.contains(name.extension())) {
       continue;
     }
     fs::copy_file(file.path(), target / name, error);
     if (error) return unavailable(file.path().string() + ": cannot copy: " + error.message());
     WARPROLL_TRY(sync_path((target / name).string()));
   }
+  if (error) return unavailable(source.directory() + ": cannot list: " + error.message());
   return ok_status();
 }
 

@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 Status system_error(const std::string& path, const char* action, int error) {
-  const StatusCode code = error == ENOSPC || error == EDQUOT ? StatusCode::kResourceExhausted
-                                                             : StatusCode::kUnavailable;
+  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const StatusCode code = no_room ? StatusCode::kResourceExhausted : StatusCode::kUnavailable;
   return {code, path + ": cannot " + action + ": " + std::strerror(error)};
 }
 
@@ -218,9 +218,14 @@ StagedDirectory::~StagedDirectory() {
 
 Status StagedDirectory::commit() {
   WARPROLL_TRY(sync_path(path_));
-  // rename() would replace an empty directory that appeared meanwhile; RENAME_NOREPLACE does not.
-  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) != 0) {
-    if (errno == EEXIST) return already_exists(target_ + ": appeared meanwhile, wanted it new");
+  // rename() would replace an empty directory that appeared meanwhile; RENAME_NOREPLACE does not,
+  // but some network file systems refuse it (EINVAL).
+  int outcome = ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE);
+  if (outcome != 0 && errno == EINVAL) outcome = ::rename(path_.c_str(), target_.c_str());
+  if (outcome != 0) {
+    if (errno == EEXIST || errno == ENOTEMPTY) {
+      return already_exists(target_ + ": appeared meanwhile, wanted it new");
+    }
     return system_error(target_, "rename its staging directory to it", errno);
   }
   path_.clear();

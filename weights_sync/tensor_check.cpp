@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "protocol/utf8.h"
+
 namespace warproll {
 namespace {
 
@@ -16,18 +18,22 @@ bool is_control(char c) {
 std::string printable(std::string_view text) {
   constexpr size_t kMaxShown = 200;
   constexpr char kHex[] = "0123456789abcdef";
+  const bool is_utf8 = is_valid_utf8(text);
+  size_t end = std::min(text.size(), kMaxShown);
+  // Not through the middle of a character.
+  while (end > 0 && end < text.size() && (text[end] & 0xc0) == 0x80) --end;
   std::string shown;
-  for (const char c : text.substr(0, kMaxShown)) {
-    if (!is_control(c)) {
+  for (const char c : text.substr(0, end)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (!is_control(c) && (is_utf8 || byte < 0x80)) {
       shown += c;
       continue;
     }
-    const auto byte = static_cast<unsigned char>(c);
     shown += "\\x";
     shown += kHex[byte >> 4];
     shown += kHex[byte & 15];
   }
-  if (text.size() > kMaxShown) shown += "... (" + std::to_string(text.size()) + " bytes)";
+  if (end < text.size()) shown += "... (" + std::to_string(text.size()) + " bytes)";
   return shown;
 }
 
@@ -40,6 +46,9 @@ Status check_tensor_name(std::string_view name) {
   if (std::any_of(name.begin(), name.end(), is_control)) {
     return invalid_argument("tensor name '" + printable(name) +
                             "' has a control character, wanted none");
+  }
+  if (!is_valid_utf8(name)) {
+    return invalid_argument("tensor name '" + printable(name) + "' is not UTF-8, wanted UTF-8");
   }
   return ok_status();
 }

@@ -154,6 +154,9 @@ TEST(SafetensorsWriter, wants_each_announced_tensor_once_and_all_of_them) {
           .status()
           .message(),
       HasSubstr("'a' is listed twice"));
+  EXPECT_THAT(
+      SafetensorsWriter::create(dir / "y", {{"a\xff", Dtype::kU8, {1}, 1}}).status().message(),
+      HasSubstr("'a\\xff' is not UTF-8"));
 }
 
 TEST(SafetensorsWriter, files_without_tensors_or_metadata_are_valid) {
@@ -170,7 +173,7 @@ TEST(SafetensorsWriter, files_without_tensors_or_metadata_are_valid) {
   }
 }
 
-TEST(SafetensorsWriter, a_full_disk_is_resource_exhausted_or_unavailable_and_leaves_nothing) {
+TEST(SafetensorsWriter, a_full_disk_is_resource_exhausted_and_leaves_nothing) {
   const TempDir dir;
   auto writer = SafetensorsWriter::create(dir / "x", {{"a", Dtype::kU8, {100'000}, 100'000}});
   ASSERT_TRUE(writer.ok());
@@ -183,7 +186,7 @@ TEST(SafetensorsWriter, a_full_disk_is_resource_exhausted_or_unavailable_and_lea
   const Status status = writer->write("a", std::vector<std::byte>(100'000));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
   std::signal(SIGXFSZ, old_handler);
-  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("cannot write"));
   EXPECT_FALSE(writer->finish().ok());
   { const SafetensorsWriter dropped = std::move(writer).value(); }

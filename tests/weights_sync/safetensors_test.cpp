@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <random>
 
+#include "protocol/utf8.h"
 #include "tests/weights_sync/checkpoint_fixtures.h"
 
 namespace warproll {
@@ -196,6 +198,9 @@ TEST(Safetensors, a_missing_file_and_a_directory_are_refused_by_path) {
   EXPECT_THAT(missing.status().message(), HasSubstr("none.safetensors"));
   EXPECT_THAT(SafetensorsFile::open(dir.path()).status().message(),
               HasSubstr("not a regular file"));
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(SafetensorsFile::open(dir / "fifo").status().message(),
+              HasSubstr("not a regular file"));
   write_bytes(dir / "empty.safetensors", "");
   EXPECT_THAT(SafetensorsFile::open(dir / "empty.safetensors").status().message(),
               HasSubstr("has 0 bytes"));
@@ -214,6 +219,16 @@ TEST(Safetensors, any_flipped_bit_of_a_header_gives_an_error_or_a_consistent_fil
       EXPECT_LE(tensor.offset_bytes + tensor.info.bytes, bad.size());
     }
     EXPECT_EQ(bytes, 16u) << "bit " << bit;
+  }
+}
+
+TEST(Safetensors, errors_stay_utf8_when_long_names_are_cut) {
+  std::string name;
+  while (name.size() < 500) name += "\xc3\xa9";
+  for (const std::string& lead : {std::string(), std::string("x")}) {
+    const std::string error = error_of_header("{\"" + lead + name + "\":1}");
+    EXPECT_TRUE(is_valid_utf8(error)) << error;
+    EXPECT_THAT(error, HasSubstr("... (" + std::to_string(lead.size() + 500) + " bytes)"));
   }
 }
 
