@@ -15,6 +15,8 @@ namespace warproll {
 class ByteAlphabet {
  public:
   ByteAlphabet();
+  ByteAlphabet(const ByteAlphabet&) = delete;  // bytes_ views characters_
+  ByteAlphabet& operator=(const ByteAlphabet&) = delete;
 
   // The character that stands for `byte`, as UTF-8.
   [[nodiscard]] const std::string& character(uint8_t byte) const { return characters_[byte]; }
