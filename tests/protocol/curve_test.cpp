@@ -180,6 +180,22 @@ TEST_F(Curve, AClientAddedLaterIsLetIn) {
   EXPECT_TRUE(gets_through(*trainer, client_options(late, server_.public_key), kSoonMs));
 }
 
+TEST_F(Curve, ARefusedSocketIsLetInAfterReconnect) {
+  auto trainer = TrainerSocket::bind(context_, kAnyPort, server_options_);
+  ASSERT_TRUE(trainer.ok());
+  const CurveKeys late = *generate_keypair();
+  auto worker = WorkerSocket::connect(context_, trainer->endpoint(),
+                                      client_options(late, server_.public_key));
+  ASSERT_TRUE(worker.ok());
+  const auto deadline = within(kSoonMs);
+  while (allow_list_->num_refused() == 0 && Clock::now() < deadline) {
+    EXPECT_FALSE(worker->wait_ready(within(20)).ok());
+  }
+  ASSERT_TRUE(allow_list_->set_allowed({late.public_key}).ok());
+  ASSERT_TRUE(worker->reconnect().ok());
+  EXPECT_EQ(worker->wait_ready(within(kSoonMs)).to_string(), "OK");
+}
+
 TEST_F(Curve, AServerWithoutAnAllowListIsRefused) {
   SocketOptions options;
   options.curve_server = CurveServer{server_, nullptr};
