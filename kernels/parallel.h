@@ -13,8 +13,15 @@ namespace warproll {
 // Multiply-adds from which a fork and join (5 us, more on a busy machine) is surely paid back.
 inline constexpr int64_t kMinParallelWork = 1 << 20;
 
-// Threads that ops called from this thread may use from now on; count >= 1. Where several
+// Threads that ops called from this thread may use; setting it lasts for this thread, count >= 1. Where several
 // processes share a machine, fewer threads than cores each: a join waits for the slowest one.
+inline int kernel_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
 inline void set_kernel_threads(int count) {
 #ifdef _OPENMP
   omp_set_num_threads(count);

@@ -94,8 +94,10 @@ class LayoutWalk {
       const auto count = static_cast<int64_t>(prefixes.size());
       return stacked ? std::vector<int64_t>{count, rows, cols} : std::vector<int64_t>{rows, cols};
     };
-    const bool straddles =
-        gates.front().format == WeightFormat::kFp8Block && intermediate % config_.block_rows != 0;
+    // A gate that is not usable (a missing block size, say) is a problem noted already.
+    const bool straddles = gates.front().tensor != nullptr &&
+                           gates.front().format == WeightFormat::kFp8Block &&
+                           intermediate % config_.block_rows != 0;
     if (gates.front().same_format(ups.front()) && !straddles) {
       planner_.add_slot(slot + "gate_up", shape(2 * intermediate, hidden), gate_ups);
     } else {

@@ -33,19 +33,15 @@ TestWeight random_weight(TestFormat format, int32_t num_matrices, int32_t rows, 
 // NaN-filled, so that an element an op forgets is seen.
 std::vector<float> poisoned(int64_t count);
 
-// Runs `body` with 1, 2 and 5 OpenMP threads (once without OpenMP).
+// Runs `body` with 1, 2 and 5 OpenMP threads.
 template <typename Body>
 void with_thread_counts(const Body& body) {
-#ifdef _OPENMP
-  const int before = omp_get_max_threads();
+  const int before = kernel_threads();
   for (const int threads : {1, 2, 5}) {
     set_kernel_threads(threads);
     body();
   }
   set_kernel_threads(before);
-#else
-  body();
-#endif
 }
 
 }  // namespace warproll::testing

@@ -90,6 +90,7 @@ TEST(Forward, ThreadCountAndBlockSizeDoNotChangeOneBit) {
   ModelRunner first(model, ActivationDtype::kF32);
   TestSequence sequence = first.new_sequence();
   const ForwardOutput wanted = prefill(first, sequence, ids);
+  const int threads_before = kernel_threads();
   for (const int32_t block_tokens : {1, 16, 100}) {
     for (const int threads : {1, 2, 5}) {
       set_kernel_threads(threads);
@@ -99,7 +100,7 @@ TEST(Forward, ThreadCountAndBlockSizeDoNotChangeOneBit) {
           << threads << " threads, blocks of " << block_tokens;
     }
   }
-  set_kernel_threads(2);
+  set_kernel_threads(threads_before);
 }
 
 // A rounding to p bits errs by at most 2^-(p+1) of a value (BF16: p = 8 with the hidden bit, so
