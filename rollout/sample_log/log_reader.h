@@ -34,7 +34,7 @@ struct SampleQuery {
   uint64_t to_seq = std::numeric_limits<uint64_t>::max();
   std::optional<std::string> task_id;
   std::optional<std::string> group_id;
-  std::optional<uint64_t> weight_version;  // any token was sampled under it
+  std::optional<uint64_t> weight_version;  // among the record's version_digests
   std::optional<int64_t> from_ns;          // sealed at or after, Unix time
   std::optional<int64_t> to_ns;            // sealed before
 };

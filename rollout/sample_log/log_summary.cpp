@@ -38,6 +38,7 @@ struct Counts {
         summary->groups += count_new(key.substr(0, key.size() - kSeqBytes), &group);
         return;
       case kIndexTask:
+        if (key.size() <= kSeqBytes + kSampleIndexBytes) return;
         summary->tasks +=
             count_new(key.substr(0, key.size() - kSeqBytes - kSampleIndexBytes), &task);
         return;
@@ -66,7 +67,7 @@ Result<LogSummary> summarize_log(const std::string& directory) {
       session.db().NewIterator(rocksdb::ReadOptions(), session.family(Family::kIndex)));
   Counts counts{.summary = &summary, .by_version = {}, .group = {}, .task = {}};
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (it->key().size() > kSeqBytes + kSampleIndexBytes || it->key()[0] == kIndexSeq) {
+    if (it->key().size() > kSeqBytes) {
       counts.add(it->key().ToStringView(), it->value().ToStringView());
     }
   }

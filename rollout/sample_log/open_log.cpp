@@ -10,8 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRepairHint = "; see `warproll log verify` and `warproll log repair`";
-
 ProducerId random_producer_id() {
   std::random_device device;
   ProducerId id{};
@@ -29,22 +27,18 @@ std::string seqs_text(const std::vector<GapRange>& ranges) {
 }
 
 // Nothing acknowledged may be missing: S2 and the high-water file.
-Status check_recovered(const std::string& directory, const Store& store, const LogState& state,
-                       const HighWaterMark& mark) {
-  const auto lost = [&](const std::string& text) {
-    return data_loss("sample log " + directory + ": " + text + kRepairHint);
-  };
+Status check_recovered(const Store& store, const LogState& state, const HighWaterMark& mark) {
   if (mark.producer_id != state.info.producer_id) {
-    return lost("the high-water file is of producer " + to_hex(mark.producer_id) +
-                ", the database of " + to_hex(state.info.producer_id));
+    return data_loss("the high-water file is of producer " + to_hex(mark.producer_id) +
+                     ", the database of " + to_hex(state.info.producer_id));
   }
   const uint64_t acknowledged = std::max(mark.synced_seq, mark.os_seq);
   if (state.info.last_seq < acknowledged) {
-    return lost("recovered up to seq " + std::to_string(state.info.last_seq) + ", but up to seq " +
-                std::to_string(acknowledged) + " was acknowledged");
+    return data_loss("recovered up to seq " + std::to_string(state.info.last_seq) +
+                     ", but up to seq " + std::to_string(acknowledged) + " was acknowledged");
   }
   WARPROLL_TRY_ASSIGN(missing, store.missing_seqs(state));
-  if (!missing.empty()) return lost("seqs " + seqs_text(missing) + " are missing");
+  if (!missing.empty()) return data_loss("seqs " + seqs_text(missing) + " are missing");
   return ok_status();
 }
 
@@ -106,21 +100,18 @@ Status prepare_directory(const SampleLogOptions& options, bool* fresh) {
   const bool has_db = fs::exists(directory / "CURRENT", error);
   const auto mark = HighWater::read(options.directory);
   *fresh = !has_db;
-  const auto lost = [&](const std::string& text) {
-    return data_loss("sample log " + options.directory + ": " + text + kRepairHint);
-  };
   if (mark.ok() && mark->epoch == 0) {
     remove_unborn_database(directory);
     *fresh = true;
     return ok_status();
   }
-  if (has_db && !mark.ok()) return lost(mark.status().message());
+  if (has_db && !mark.ok()) return data_loss(mark.status().message());
   if (!has_db && mark.ok()) {
-    return lost("CURRENT is missing, but seqs up to " + std::to_string(mark->synced_seq) +
-                " were acknowledged");
+    return data_loss("CURRENT is missing, but seqs up to " + std::to_string(mark->synced_seq) +
+                     " were acknowledged");
   }
   if (!has_db && mark.status().code() == StatusCode::kDataLoss) {
-    return lost(mark.status().message());
+    return data_loss(mark.status().message());
   }
   return ok_status();
 }
@@ -132,7 +123,8 @@ Result<std::shared_ptr<Store>> create_log(const SampleLogOptions& options, const
   WARPROLL_TRY_ASSIGN(store, Store::open({.directory = options.directory,
                                           .mode = StoreMode::kCreate,
                                           .env = options.env,
-                                          .on_warning = options.on_warning}));
+                                          .on_warning = options.on_warning,
+                                          .write_buffer_bytes = options.write_buffer_bytes}));
   rocksdb::WriteBatch batch;
   {
     const Store::Session session = store->session();
@@ -152,7 +144,9 @@ Result<std::shared_ptr<Store>> create_log(const SampleLogOptions& options, const
   return store;
 }
 
-Result<OpenedLog> open_log_directory(const SampleLogOptions& options) {
+namespace {
+
+Result<OpenedLog> open_checked(const SampleLogOptions& options) {
   if (options.directory.empty()) return invalid_argument("sample log directory: empty");
   std::error_code error;
   fs::create_directories(options.directory, error);
@@ -176,18 +170,26 @@ Result<OpenedLog> open_log_directory(const SampleLogOptions& options) {
     auto opened = Store::open({.directory = options.directory,
                                .mode = StoreMode::kWrite,
                                .env = options.env,
-                               .on_warning = options.on_warning});
-    if (!opened.ok()) {
-      return Status(opened.status().code(), opened.status().message() + kRepairHint);
-    }
+                               .on_warning = options.on_warning,
+                               .write_buffer_bytes = options.write_buffer_bytes});
+    if (!opened.ok()) return opened.status();
     store = *std::move(opened);
   }
   WARPROLL_TRY_ASSIGN(high_water, HighWater::open(options.directory));
   WARPROLL_TRY_ASSIGN(state, store->load_state());
-  WARPROLL_TRY(check_recovered(options.directory, *store, state, high_water.mark()));
+  WARPROLL_TRY(check_recovered(*store, state, high_water.mark()));
   WARPROLL_TRY(begin_epoch(*store, high_water, &state));
   fs::remove_all(before, error);
   return OpenedLog{std::move(lock), std::move(store), std::move(high_water), std::move(state)};
+}
+
+}  // namespace
+
+Result<OpenedLog> open_log_directory(const SampleLogOptions& options) {
+  auto opened = open_checked(options);
+  if (opened.status().code() != StatusCode::kDataLoss) return opened;
+  return data_loss("sample log " + options.directory + " is damaged: " + opened.status().message() +
+                   "; see `warproll log verify` and `warproll log repair`");
 }
 
 }  // namespace warproll

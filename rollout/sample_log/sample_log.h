@@ -56,7 +56,8 @@ struct SampleLogOptions {
   uint64_t seq_block = 4096;             // durability os: seqs reserved at a time
   uint32_t retry_ms = 500;               // between two tries while paused
   uint32_t reopen_after_ms = 10'000;  // paused for so long with space free: close and reopen the DB
-  uint32_t close_timeout_ms = 10'000;  // how long close() tries to write what is queued
+  uint32_t close_timeout_ms = 10'000;      // how long close() tries to write what is queued
+  uint64_t write_buffer_bytes = 32 << 20;  // memory a family fills before it writes a table
   RetentionPolicy retention;
   // RocksDB's own messages, warnings and worse. Any thread. May be empty.
   std::function<void(const std::string& message)> on_warning;
@@ -84,10 +85,10 @@ struct SampleLogStats {
   uint64_t sealed_samples = 0;  // by this process
   uint64_t sealed_bytes = 0;
   uint64_t batches = 0;
-  uint64_t write_failures = 0;
-  uint64_t reopens = 0;       // of the DB, after failures
-  uint64_t pauses = 0;        // times intake went to paused
-  uint64_t write_stalls = 0;  // times RocksDB slowed or stopped writes
+  uint64_t write_failures = 0;  // tries that failed or were held back for space
+  uint64_t reopens = 0;         // of the DB, after failures
+  uint64_t pauses = 0;          // times intake went to paused
+  uint64_t write_stalls = 0;    // times RocksDB slowed or stopped writes
   uint64_t last_batch_us = 0;
   uint64_t max_batch_us = 0;
   uint64_t free_bytes = 0;  // as last probed

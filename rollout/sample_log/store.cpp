@@ -15,7 +15,6 @@ constexpr std::array<const char*, kNumFamilies> kFamilyNames = {
     "default", "samples", "tensors",
     "outbox",  "index",   "dead_letters"};  // meta is RocksDB's default
 constexpr size_t kBlockCacheBytes = 32 << 20;
-constexpr size_t kWriteBufferBytes = 32 << 20;
 constexpr uint64_t kMaxWalBytes = 128 << 20;  // an inspecting reader copies at most so much
 
 // RocksDB's own log goes through here: its default one aborts the process on a full disk.
@@ -39,13 +38,14 @@ class WarningLogger : public rocksdb::Logger {
   std::function<void(const std::string&)> sink_;
 };
 
-rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache>& cache) {
+rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache>& cache,
+                                            uint64_t write_buffer_bytes) {
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = cache;
   table.block_size = 16 << 10;
   rocksdb::ColumnFamilyOptions options;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  options.write_buffer_size = kWriteBufferBytes;
+  options.write_buffer_size = write_buffer_bytes;
   // Keys come in order, so compaction only moves files; sealed records are compressed, if at all, by us.
   options.compression = rocksdb::kNoCompression;
   options.target_file_size_base = 64 << 20;
@@ -55,10 +55,11 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   return options;
 }
 
-std::vector<rocksdb::ColumnFamilyDescriptor> all_families() {
+std::vector<rocksdb::ColumnFamilyDescriptor> all_families(const StoreOptions& store) {
   const auto cache = rocksdb::NewLRUCache(kBlockCacheBytes);
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
-  for (const char* name : kFamilyNames) families.emplace_back(name, family_options(cache));
+  for (const char* name : kFamilyNames)
+    families.emplace_back(name, family_options(cache, store.write_buffer_bytes));
   return families;
 }
 
@@ -66,13 +67,14 @@ rocksdb::DBOptions db_options(const StoreOptions& store) {
   rocksdb::DBOptions options;
   if (store.env != nullptr) options.env = store.env;
   options.create_if_missing = store.mode == StoreMode::kCreate;
-  options.create_missing_column_families = store.mode == StoreMode::kCreate;
+  options.create_missing_column_families =
+      store.mode == StoreMode::kCreate || store.mode == StoreMode::kRebuilt;
   options.error_if_exists = store.mode == StoreMode::kCreate;
   options.info_log = std::make_shared<WarningLogger>(store.on_warning);
   // The default mode opens "ok" after one flipped bit, without everything behind it.
-  options.wal_recovery_mode = store.mode == StoreMode::kSalvage
-                                  ? rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords
-                                  : rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  const bool salvage = store.mode == StoreMode::kSalvage || store.mode == StoreMode::kRebuilt;
+  options.wal_recovery_mode = salvage ? rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords
+                                      : rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   // All families are flushed as one: whatever file is lost, a sample and its index go together.
   options.atomic_flush = true;
   options.paranoid_checks = true;
@@ -96,7 +98,7 @@ Status from_rocksdb(const rocksdb::Status& status, const std::string& what) {
   if (status.ok()) return ok_status();
   StatusCode code = StatusCode::kUnavailable;
   if (status.IsNoSpace()) code = StatusCode::kResourceExhausted;
-  if (status.IsCorruption()) code = StatusCode::kDataLoss;
+  if (status.IsCorruption() || status.IsPathNotFound()) code = StatusCode::kDataLoss;
   if (status.IsNotFound()) code = StatusCode::kNotFound;
   if (status.IsInvalidArgument() || status.IsNotSupported()) code = StatusCode::kFailedPrecondition;
   return {code, what + ": " + status.ToString()};
@@ -128,17 +130,17 @@ Result<std::shared_ptr<Store>> Store::open_rebuilt_copy(const std::string& direc
   ScratchFolder scratch(new_scratch_folder(directory));
   WARPROLL_TRY(link_remaining_files(directory, scratch.path()));
   std::shared_ptr<Store> store(
-      new Store({.directory = scratch.path(), .mode = StoreMode::kSalvage, .on_warning = {}}));
+      new Store({.directory = scratch.path(), .mode = StoreMode::kRebuilt, .on_warning = {}}));
   store->scratch_ = std::move(scratch);
-  const rocksdb::Status status =
-      rocksdb::RepairDB(store->directory(), db_options(store->options_), all_families());
+  const rocksdb::Status status = rocksdb::RepairDB(store->directory(), db_options(store->options_),
+                                                   all_families(store->options_));
   WARPROLL_TRY(from_rocksdb(status, "sample log " + directory + ": rebuilding the manifest"));
   WARPROLL_TRY(store->open_db());
   return store;
 }
 
 Status Store::open_db() {
-  const std::vector<rocksdb::ColumnFamilyDescriptor> families = all_families();
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = all_families(options_);
   rocksdb::DBOptions options = db_options(options_);
   options.listeners.push_back(listener_);
   const bool read_only =

@@ -34,6 +34,7 @@ enum class StoreMode : uint8_t {
   kWrite,     // must exist
   kReadOnly,  // of a directory nobody writes to
   kSalvage,   // read-only, skipping damaged write-ahead log records
+  kRebuilt,   // of a scratch copy whose manifest was made anew: families without tables are missing
 };
 
 struct StoreOptions {
@@ -41,6 +42,7 @@ struct StoreOptions {
   StoreMode mode = StoreMode::kWrite;
   rocksdb::Env* env = nullptr;  // null = the default
   std::function<void(const std::string&)> on_warning;
+  uint64_t write_buffer_bytes = 32 << 20;
 };
 
 // What `meta` and `dead_letters` say, as one consistent view.

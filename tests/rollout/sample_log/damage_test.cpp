@@ -1,5 +1,7 @@
 // Flipped bits, cut and deleted files: detected, or harmless. And what repair brings back.
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -18,18 +20,12 @@ constexpr int kMutations = 120;
 constexpr uint64_t kSamples = 60;
 
 // A log of two runs whose second ended by a crash: tables and a write-ahead log with samples in it.
-void make_damaged_to_be(const std::string& directory, const std::string& scratch) {
-  std::mt19937_64 rng(31);
-  for (int run = 0; run < 2; ++run) {
-    auto log = SampleLog::open(test_options(scratch));
-    ASSERT_TRUE(log.ok()) << log.status().to_string();
-    ASSERT_TRUE((*log)->rewind("L1", run == 0 ? 0 : 10).ok());
-    append_many(**log, kSamples / 2, rng, run * 1000);
-    if (run == 1) {
-      ASSERT_TRUE((*log)->mark_committed(20, "L1").ok());
-      copy_folder(scratch, directory);  // as SIGKILL would leave it
-    }
-  }
+void make_crashed_log(const std::string& directory) {
+  const Child child = start_child({"--crash", directory, std::to_string(kSamples)});
+  int status = 0;
+  ASSERT_EQ(waitpid(child.pid, &status, 0), child.pid);
+  close(child.read_fd);
+  ASSERT_TRUE(WIFSIGNALED(status));
 }
 
 std::vector<fs::path> data_files(const std::string& directory) {
@@ -95,7 +91,7 @@ std::string difference(SampleLog& log, const Contents& wanted) {
 
 TEST(Damage, EveryMutationOfADirectoryIsReportedOrHarmless) {
   TempFolder folder;
-  make_damaged_to_be(folder.path("good"), folder.path("scratch"));
+  make_crashed_log(folder.path("good"));
   const Contents wanted = read_all(folder.path("good"));
   int detected = 0;
   int harmless = 0;
@@ -127,7 +123,7 @@ TEST(Damage, EveryMutationOfADirectoryIsReportedOrHarmless) {
 
 TEST(Damage, ALostTailOfTheWriteAheadLogIsRefusedWithTheNumbers) {
   TempFolder folder;
-  make_damaged_to_be(folder.path("good"), folder.path("scratch"));
+  make_crashed_log(folder.path("good"));
   for (const auto& file : data_files(folder.path("good"))) {
     if (file.extension() == ".log") fs::resize_file(file, fs::file_size(file) / 2);
   }
@@ -143,7 +139,7 @@ TEST(Damage, ALostTailOfTheWriteAheadLogIsRefusedWithTheNumbers) {
 
 TEST(Damage, RepairOfAnIntactLogCopiesEverySampleByteForByte) {
   TempFolder folder;
-  make_damaged_to_be(folder.path("good"), folder.path("scratch"));
+  make_crashed_log(folder.path("good"));
   const Contents wanted = read_all(folder.path("good"));
   const auto repaired = repair_log_to(folder.path("good"), folder.path("out"));
   ASSERT_TRUE(repaired.ok()) << repaired.status().to_string();
@@ -162,7 +158,7 @@ TEST(Damage, RepairOfAnIntactLogCopiesEverySampleByteForByte) {
 
 TEST(Damage, RepairAlwaysGivesACleanLogAndSaysWhatIsLost) {
   TempFolder folder;
-  make_damaged_to_be(folder.path("good"), folder.path("scratch"));
+  make_crashed_log(folder.path("good"));
   const Contents wanted = read_all(folder.path("good"));
   int repairs = 0;
   for (uint64_t seed = 500; seed < 520; ++seed) {
@@ -202,8 +198,8 @@ TEST(Damage, RepairAlwaysGivesACleanLogAndSaysWhatIsLost) {
 
 TEST(Damage, RepairRefusesATargetWithFilesAndASourceWithout) {
   TempFolder folder;
-  make_damaged_to_be(folder.path("good"), folder.path("scratch"));
-  EXPECT_EQ(repair_log_to(folder.path("good"), folder.path("scratch")).status().code(),
+  make_crashed_log(folder.path("good"));
+  EXPECT_EQ(repair_log_to(folder.path("good"), folder.path("good")).status().code(),
             StatusCode::kAlreadyExists);
   EXPECT_EQ(repair_log_to(folder.path("nowhere"), folder.path("out")).status().code(),
             StatusCode::kNotFound);

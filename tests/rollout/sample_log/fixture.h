@@ -52,6 +52,7 @@ bool wait_until(const std::function<bool()>& condition);
 std::vector<Sealed> append_many(SampleLog& log, int count, std::mt19937_64& rng,
                                 int first_task = 0);
 
+// Also of a log in use, when nothing is being written to it.
 void copy_folder(const std::string& from, const std::string& to);
 
 // This test binary with `arguments`, its descriptor 3 connected to `read_fd`.
@@ -63,5 +64,7 @@ Child start_child(const std::vector<std::string>& arguments);
 // The other side: `--writer DIRECTORY DURABILITY SEED` appends until killed and reports each
 // acknowledged sample on descriptor 3 as "seq task_id\n".
 int writer_main(const std::vector<std::string>& arguments);
+// `--crash DIRECTORY SAMPLES`: two runs of SAMPLES / 2 each, the second ended by SIGKILL in mid-air.
+int crash_main(const std::vector<std::string>& arguments);
 
 }  // namespace warproll::testing
