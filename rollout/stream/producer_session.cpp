@@ -34,6 +34,7 @@ void ProducerSession::on_welcomed(const Welcome& welcome) {
   state_ = SessionState::kStreaming;
   limits_ = welcome.limits;
   backoff_ms_ = 0;
+  next_heartbeat_ = {};  // at once: it says how much room there is
 }
 
 void ProducerSession::greet_again() {

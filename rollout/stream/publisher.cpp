@@ -72,7 +72,7 @@ Status Publisher::on_welcome(const Welcome& welcome, SteadyTime now) {
     return ok_status();
   }
   if (welcome.lineage_id != info.lineage_id) {
-    ++stats_.rewinds;
+    if (!info.lineage_id.empty()) ++stats_.rewinds;
     WARPROLL_TRY(log_.rewind(welcome.lineage_id, welcome.commit_upto).status());
   } else {
     WARPROLL_TRY(log_.mark_committed(welcome.commit_upto, welcome.lineage_id));
