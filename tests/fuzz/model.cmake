@@ -1,0 +1,1 @@
+warproll_fuzz(model_config LINK warproll_rollout_model)
