@@ -1,5 +1,8 @@
 #include "rollout/sample_log/ledger.h"
 
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
 #include <chrono>
 
 namespace warproll {

@@ -1,5 +1,6 @@
 #include "rollout/sample_log/log_reader.h"
 
+#include <rocksdb/db.h>
 #include <rocksdb/iterator.h>
 
 #include <deque>

@@ -1,5 +1,7 @@
 // repair_log_to: gathers what checks out from every way of reading the damaged directory.
+#include <rocksdb/db.h>
 #include <rocksdb/iterator.h>
+#include <rocksdb/write_batch.h>
 
 #include <filesystem>
 #include <set>

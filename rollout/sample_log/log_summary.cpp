@@ -1,4 +1,5 @@
 // summarize_log: totals from the index, without reading samples.
+#include <rocksdb/db.h>
 #include <rocksdb/iterator.h>
 
 #include <map>

@@ -1,4 +1,5 @@
 // verify_log: reads everything and believes nothing.
+#include <rocksdb/db.h>
 #include <rocksdb/iterator.h>
 #include <xxhash.h>
 

@@ -1,5 +1,8 @@
 #include "rollout/sample_log/log_writer.h"
 
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
 #include <filesystem>
 
 namespace warproll {
@@ -31,6 +34,13 @@ RecordSummary summary_of(const Trajectory& trajectory) {
 }
 
 }  // namespace
+
+struct LogWriter::Batch {
+  std::vector<Prepared> samples;
+  rocksdb::WriteBatch writes;
+  uint64_t bytes = 0;
+  uint64_t last_seq = 0;
+};
 
 LogWriter::LogWriter(const SampleLogOptions& options, std::shared_ptr<Store> store,
                      HighWater high_water, Ledger* ledger)

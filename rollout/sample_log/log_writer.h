@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -47,12 +48,7 @@ class LogWriter {
     Sealed sealed;
     SampleLog::Callback done;
   };
-  struct Batch {
-    std::vector<Prepared> samples;
-    rocksdb::WriteBatch writes;
-    uint64_t bytes = 0;
-    uint64_t last_seq = 0;
-  };
+  struct Batch;  // the samples and their RocksDB batch
 
   void run();
   std::optional<Item> wait_for_item();

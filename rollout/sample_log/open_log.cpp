@@ -1,5 +1,8 @@
 #include "rollout/sample_log/open_log.h"
 
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
 #include <filesystem>
 #include <random>
 

@@ -1,5 +1,7 @@
 // The part of Ledger that removes committed samples.
 #include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
 
 #include <chrono>
 

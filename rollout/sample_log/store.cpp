@@ -1,10 +1,13 @@
 #include "rollout/sample_log/store.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 

@@ -1,5 +1,5 @@
 // Store: the RocksDB of a sample log with its families, and what every reader of it needs.
-// Internal to rollout/sample_log; the only headers besides this one that see RocksDB are .cpp files.
+// Internal to rollout/sample_log. RocksDB's types are only named here; its headers are in .cpp files.
 //
 // Session = the DB held open. reopen() and close() wait for all sessions, so sessions are short and
 // no iterator or slice outlives its session.
@@ -7,11 +7,7 @@
 // Thread: any. Lifetime: the DB closes with the last owner. Errors: Status.
 #pragma once
 
-#include <rocksdb/db.h>
-#include <rocksdb/write_batch.h>
-
 #include <array>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +19,15 @@
 #include "rollout/sample_log/file_snapshot.h"
 #include "rollout/sample_log/log_keys.h"
 #include "rollout/sample_log/log_types.h"
+
+namespace rocksdb {
+class ColumnFamilyHandle;
+class DB;
+class Env;
+class Status;
+class WriteBatch;
+struct ReadOptions;
+}  // namespace rocksdb
 
 namespace warproll {
 

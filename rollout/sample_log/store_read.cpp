@@ -1,4 +1,5 @@
 // The reading half of Store: every call opens a session, reads and lets go.
+#include <rocksdb/db.h>
 #include <rocksdb/iterator.h>
 
 #include "rollout/sample_log/store.h"
