@@ -76,6 +76,7 @@ struct Options {
   uint64_t seq = 0;
   uint64_t limit = 0;
   bool json = false;
+  bool trainer_state = false;
   std::string output = "-";
   std::string format = "jsonl";
   std::string to;
@@ -117,12 +118,19 @@ void add_log_command(CLI::App& app, CommandContext& context) {
 
   CLI::App* export_command = add("export", "Write samples to a file");
   add_selection_options(*export_command, options->selection);
+  export_command->add_flag("--trainer-state", options->trainer_state,
+                           "the directory is a stopped trainer's state: everything it took");
   export_command->add_option("--output", options->output, "file; - = standard output");
   export_command
       ->add_option("--format", options->format,
                    "jsonl, or records: the exact stored bytes (docs/sample_log.md)")
       ->check(CLI::IsMember({"jsonl", "records"}));
   export_command->callback([&context, options] {
+    if (options->trainer_state) {
+      context.exit_code =
+          export_taken(options->directory, options->output, options->format, context);
+      return;
+    }
     context.exit_code = export_samples(options->directory, options->selection, options->output,
                                        options->format, context);
   });

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +12,7 @@
 #include "rollout/sample_log/log_check.h"
 #include "rollout/sample_log/log_reader.h"
 #include "rollout/sample_log/trajectory_json.h"
+#include "rollout/stream/trajectory_store.h"
 #include "worker/commands/output_file.h"
 #include "worker/terminal/exit_code.h"
 #include "worker/terminal/progress.h"
@@ -141,32 +144,85 @@ int print_stats(const std::string& directory, bool json) {
   return kExitOk;
 }
 
+namespace {
+
+// Writes samples to one output file, with progress, until the source or the user ends it.
+class SampleExport {
+ public:
+  static Result<std::unique_ptr<SampleExport>> create(const std::string& output,
+                                                      const std::string& format, StopSignal& stop) {
+    WARPROLL_TRY_ASSIGN(file, OutputFile::create(output));
+    return std::make_unique<SampleExport>(std::move(file), output, format == "jsonl", stop);
+  }
+  SampleExport(std::unique_ptr<OutputFile> file, std::string output, bool jsonl, StopSignal& stop)
+      : file_(std::move(file)), output_(std::move(output)), jsonl_(jsonl), stop_(stop) {}
+
+  Result<bool> add(const StoredRecord& stored) {
+    if (jsonl_) {
+      WARPROLL_TRY_ASSIGN(trajectory, decode_stored(stored));
+      WARPROLL_TRY(file_->write_line(trajectory_to_json(trajectory)));
+    } else {
+      WARPROLL_TRY(file_->write_record(stored.record, stored.tensors));
+    }
+    progress_.update(++samples_);
+    if (stop_.wait_until(std::chrono::steady_clock::now())) {
+      return aborted("export stopped by a signal; " + output_ + " was not written");
+    }
+    return true;
+  }
+  Status finish() {
+    WARPROLL_TRY(file_->finish());
+    std::fprintf(stderr, "%llu samples exported\n", static_cast<unsigned long long>(samples_));
+    return ok_status();
+  }
+
+ private:
+  const std::unique_ptr<OutputFile> file_;
+  const std::string output_;
+  const bool jsonl_;
+  StopSignal& stop_;
+  Progress progress_{"export", 0, ProgressUnit::kItems};
+  uint64_t samples_ = 0;
+};
+
+Status export_store(const std::string& state_directory, SampleExport& target) {
+  const std::string directory = state_directory + "/store";
+  if (!std::filesystem::exists(directory)) return not_found(directory + ": no trainer state there");
+  WARPROLL_TRY_ASSIGN(store, TrajectoryStore::open({.directory = directory}));
+  for (uint64_t index = 0; index < store->num_taken();) {
+    WARPROLL_TRY_ASSIGN(batch, store->read(index, 256));
+    for (TakenTrajectory& taken : batch) {
+      StoredRecord stored;
+      stored.seq = taken.key.seq;
+      stored.record = std::move(taken.record);
+      stored.tensors = std::move(taken.tensors);
+      WARPROLL_TRY(target.add(stored).status());
+      ++index;
+    }
+    if (batch.empty()) return data_loss(directory + ": a taken trajectory cannot be read");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 int export_samples(const std::string& directory, const LogSelection& selection,
                    const std::string& output, const std::string& format, CommandContext& context) {
-  Result<std::unique_ptr<OutputFile>> file = OutputFile::create(output);
-  if (!file.ok()) return report_failure(file.status());
-  uint64_t samples = 0;
-  const Status status = [&] {
-    Progress progress("export", 0, ProgressUnit::kItems);
-    return for_each_sample(directory, selection, [&](const StoredRecord& stored) -> Result<bool> {
-      if (format == "jsonl") {
-        WARPROLL_TRY_ASSIGN(trajectory, decode_stored(stored));
-        WARPROLL_TRY((*file)->write_line(trajectory_to_json(trajectory)));
-      } else {
-        WARPROLL_TRY((*file)->write_record(stored.record, stored.tensors));
-      }
-      progress.update(++samples);
-      if (context.stop.wait_until(std::chrono::steady_clock::now())) {
-        return aborted("export stopped by a signal; " + output + " was not written");
-      }
-      return true;
-    });
-  }();
-  if (!status.ok()) return report_failure(status);
-  const Status finished = (*file)->finish();
-  if (!finished.ok()) return report_failure(finished);
-  std::fprintf(stderr, "%llu samples exported\n", static_cast<unsigned long long>(samples));
-  return kExitOk;
+  Result<std::unique_ptr<SampleExport>> target = SampleExport::create(output, format, context.stop);
+  if (!target.ok()) return report_failure(target.status());
+  Status status = for_each_sample(
+      directory, selection, [&](const StoredRecord& stored) { return (*target)->add(stored); });
+  if (status.ok()) status = (*target)->finish();
+  return status.ok() ? kExitOk : report_failure(status);
+}
+
+int export_taken(const std::string& state_directory, const std::string& output,
+                 const std::string& format, CommandContext& context) {
+  Result<std::unique_ptr<SampleExport>> target = SampleExport::create(output, format, context.stop);
+  if (!target.ok()) return report_failure(target.status());
+  Status status = export_store(state_directory, **target);
+  if (status.ok()) status = (*target)->finish();
+  return status.ok() ? kExitOk : report_failure(status);
 }
 
 }  // namespace warproll

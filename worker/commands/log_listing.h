@@ -17,5 +17,8 @@ int print_stats(const std::string& directory, bool json);
 // u64 little-endian tensors bytes, record, tensors: exactly what is stored and sent.
 int export_samples(const std::string& directory, const LogSelection& selection,
                    const std::string& output, const std::string& format, CommandContext& context);
+// The same of a stopped trainer's state directory: what it took, in that order.
+int export_taken(const std::string& state_directory, const std::string& output,
+                 const std::string& format, CommandContext& context);
 
 }  // namespace warproll

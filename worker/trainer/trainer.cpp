@@ -42,9 +42,16 @@ void Trainer::handle(Received received, SteadyTime now) {
       stream_->on_message({received.peer, envelope, message}, now);
   if (!verdict.ok()) {
     logger_.error("store: " + verdict.status().message());
-  } else if (*verdict == MessageVerdict::kSession && !is_data) {
+  } else if (*verdict == MessageVerdict::kSession && !is_data && takes_weights(envelope)) {
     broadcaster_->on_message(envelope, message, now_ms(now));
   }
+}
+
+// A replay is a producer of trajectories, but no worker of the fleet.
+bool Trainer::takes_weights(const Envelope& envelope) const {
+  const auto& sessions = stream_->receiver().sessions();
+  const auto session = sessions.find(envelope.producer_id);
+  return session == sessions.end() || !session->second.hello.transports.empty();
 }
 
 void Trainer::receive(SteadyTime deadline) {

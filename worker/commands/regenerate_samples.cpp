@@ -1,0 +1,119 @@
+#include "worker/commands/regenerate_samples.h"
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include "rollout/engine/regenerate.h"
+#include "rollout/sample_log/log_reader.h"
+#include "worker/node/serving_model.h"
+#include "worker/terminal/exit_code.h"
+#include "worker/terminal/progress.h"
+#include "worker/terminal/stop_signal.h"
+
+namespace warproll {
+namespace {
+
+struct Outcome {
+  uint64_t equal = 0;
+  uint64_t different = 0;
+  uint64_t without_weights = 0;
+  uint64_t tokens = 0;
+};
+
+// A record names its weights by digest; the version is the record's own.
+class WeightShelf {
+ public:
+  Status load(const RegenerateOptions& options) {
+    for (const std::string& directory : options.checkpoints) {
+      WARPROLL_TRY_ASSIGN(weights, load_weight_set(directory, 0, options.quantise));
+      by_digest_[weights->weight_digest] = weights;
+    }
+    return ok_status();
+  }
+  Result<WeightSetPtr> find(uint64_t weight_version, const Digest& digest) const {
+    const auto found = by_digest_.find(digest);
+    if (found == by_digest_.end()) {
+      return not_found("version " + std::to_string(weight_version) + " with digest " +
+                       to_hex(digest) + " is not among the --checkpoint directories");
+    }
+    auto weights = std::make_shared<WeightSet>(*found->second);
+    weights->weight_version = weight_version;
+    return WeightSetPtr(std::move(weights));
+  }
+
+ private:
+  std::map<Digest, WeightSetPtr> by_digest_;
+};
+
+Status regenerate_one(const StoredRecord& stored, const WeightShelf& shelf, Outcome& outcome) {
+  WARPROLL_TRY_ASSIGN(trajectory, decode_stored(stored));
+  WARPROLL_TRY_ASSIGN(activations, activation_dtype_from(trajectory.activation_dtype));
+  const Result<Regeneration> again = regenerate(
+      trajectory,
+      [&](uint64_t version, const Digest& digest) { return shelf.find(version, digest); },
+      activations);
+  if (again.status().code() == StatusCode::kNotFound) {
+    if (outcome.without_weights++ == 0) {
+      std::printf("seq %llu: %s\n", static_cast<unsigned long long>(stored.seq),
+                  again.status().message().c_str());
+    }
+    return ok_status();
+  }
+  if (!again.ok()) {
+    return again.status().with_context("seq " + std::to_string(stored.seq));
+  }
+  outcome.tokens += again->sample.token_ids.size();
+  if (!again->first_difference.has_value()) {
+    ++outcome.equal;
+    return ok_status();
+  }
+  ++outcome.different;
+  const SampleDifference& difference = *again->first_difference;
+  std::printf("seq %llu: token %d %s: stored %s, regenerated %s\n",
+              static_cast<unsigned long long>(stored.seq), difference.position,
+              difference.field.c_str(), difference.stored.c_str(), difference.regenerated.c_str());
+  return ok_status();
+}
+
+Status regenerate_all(const std::string& directory, const LogSelection& selection,
+                      const RegenerateOptions& options, StopSignal& stop, Outcome& outcome) {
+  WeightShelf shelf;
+  WARPROLL_TRY(shelf.load(options));
+  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+  WARPROLL_TRY_ASSIGN(query, to_query(selection, now_ns));
+  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
+  SampleCursor cursor = reader->query(query);
+  Progress progress("regenerate", 0, ProgressUnit::kItems);
+  for (uint64_t done = 1;; ++done) {
+    WARPROLL_TRY_ASSIGN(stored, cursor.next());
+    if (!stored.has_value()) return ok_status();
+    WARPROLL_TRY(regenerate_one(*stored, shelf, outcome));
+    progress.update(done);
+    if (stop.wait_until(std::chrono::steady_clock::now())) return aborted("stopped by a signal");
+  }
+}
+
+}  // namespace
+
+int regenerate_samples(const std::string& directory, const LogSelection& selection,
+                       const RegenerateOptions& options, CommandContext& context) {
+  if (options.checkpoints.empty()) {
+    std::fprintf(stderr, "warproll: --regenerate needs at least one --checkpoint\n");
+    return kExitUsage;
+  }
+  Outcome outcome;
+  const Status status = regenerate_all(directory, selection, options, context.stop, outcome);
+  std::printf("%llu samples equal bit for bit (%llu tokens), %llu differ, %llu without weights\n",
+              static_cast<unsigned long long>(outcome.equal),
+              static_cast<unsigned long long>(outcome.tokens),
+              static_cast<unsigned long long>(outcome.different),
+              static_cast<unsigned long long>(outcome.without_weights));
+  if (!status.ok()) return report_failure(status);
+  if (outcome.different != 0) return kExitFailed;
+  return outcome.without_weights == 0 ? kExitOk : kExitNotFound;
+}
+
+}  // namespace warproll
