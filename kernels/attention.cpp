@@ -115,6 +115,7 @@ WARPROLL_VECTOR_CLONES void attend(const float* q, const HeadCache& cache, int32
 }
 
 void check_shapes(const AttentionParams& p) {
+  check_activation_dtype(p.round_to, "attention");
   check_argument(
       p.num_tokens >= 0 && p.num_sequences >= 0 && p.num_kv_heads >= 1 && p.num_heads >= 1 &&
           p.num_heads % p.num_kv_heads == 0 && p.head_dim >= 1 && p.head_dim <= kMaxHeadDim &&

@@ -11,6 +11,7 @@ namespace warproll {
 
 void embedding_cpu(const EmbeddingParams& p) {
   check_weight_view(p.weight, "embedding");
+  check_activation_dtype(p.round_to, "embedding");
   check_argument(p.num_tokens >= 0, [&] {
     return "embedding: num_tokens is " + std::to_string(p.num_tokens) + ", wanted >= 0";
   });

@@ -33,6 +33,7 @@ void row_tile(const LinearParams& p, int32_t row, int32_t row_count) {
 
 void linear_cpu(const LinearParams& p) {
   check_weight_view(p.weight, "linear");
+  check_activation_dtype(p.round_to, "linear");
   check_argument(p.num_tokens >= 0 && p.weight.num_matrices == 1, [&] {
     return "linear: num_tokens is " + std::to_string(p.num_tokens) + " and the weight has " +
            std::to_string(p.weight.num_matrices) + " matrices, wanted >= 0 and 1";

@@ -160,6 +160,7 @@ std::string shape_of(const WeightView& w) {
 }
 
 void check(const MoeParams& p) {
+  check_activation_dtype(p.round_to, "moe");
   check_weight_view(p.gate, "moe gate");
   check_weight_view(p.up, "moe up");
   check_weight_view(p.down, "moe down");

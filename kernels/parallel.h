@@ -1,6 +1,7 @@
-// parallel_ranges: the kernels' one use of OpenMP, and the limit on its threads. Splits [0, count) into contiguous ranges, one a
-// thread. An op may use it only over outputs that are independent, so the thread count never
-// touches a result's bits. Thread: blocks until all ranges are done.
+// parallel_ranges: the kernels' one use of OpenMP, and the limit on its threads. Splits
+// [0, count) into contiguous ranges, one a thread. An op may use it only over outputs that are
+// independent, so the thread count never touches a result's bits. Thread: blocks until all ranges
+// are done.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace warproll {
 // Multiply-adds from which a fork and join (5 us, more on a busy machine) is surely paid back.
 inline constexpr int64_t kMinParallelWork = 1 << 20;
 
-// Threads that ops called from this thread may use; setting it lasts for this thread, count >= 1. Where several
-// processes share a machine, fewer threads than cores each: a join waits for the slowest one.
+// Threads that ops called from this thread may use; set for this thread alone, count >= 1. Where
+// several processes share a machine give each fewer than its cores: a join waits for the slowest.
 inline int kernel_threads() {
 #ifdef _OPENMP
   return omp_get_max_threads();

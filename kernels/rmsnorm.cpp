@@ -25,6 +25,7 @@ WARPROLL_VECTOR_CLONES float sum_of_squares(const float* x, int32_t size) {
 }
 
 void check(const RmsNormParams& p) {
+  check_activation_dtype(p.round_to, "rmsnorm");
   check_argument(p.num_rows >= 0 && p.row_size >= 1, [&] {
     return "rmsnorm: shape is [" + std::to_string(p.num_rows) + ", " + std::to_string(p.row_size) +
            "], wanted rows >= 0 and a row size >= 1";

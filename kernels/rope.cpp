@@ -30,6 +30,7 @@ void check_dims(const char* what, int32_t num_tokens, int32_t head_dim) {
 
 void check(const RopeKvWriteParams& p) {
   check_dims("rope_kv_write", p.num_tokens, p.head_dim);
+  check_activation_dtype(p.round_to, "rope_kv_write");
   check_argument(p.num_heads >= 1 && p.num_kv_heads >= 1, [&] {
     return "rope_kv_write: num_heads is " + std::to_string(p.num_heads) + " and num_kv_heads is " +
            std::to_string(p.num_kv_heads) + ", wanted >= 1";

@@ -20,12 +20,16 @@ WARPROLL_VECTOR_CLONES void round_to_bf16(float* values, int64_t count) {
 
 }  // namespace
 
-void round_activations(float* values, int64_t count, Dtype dtype) {
-  if (dtype == Dtype::kF32) return;
-  check_argument(dtype == Dtype::kBf16 || dtype == Dtype::kF16, [&] {
-    return "activation dtype is " + std::string(to_string(dtype)) + ", wanted F32, BF16 or F16";
+void check_activation_dtype(Dtype dtype, const char* what) {
+  check_argument(dtype == Dtype::kF32 || dtype == Dtype::kBf16 || dtype == Dtype::kF16, [&] {
+    return std::string(what) + ": activation dtype is " + std::string(to_string(dtype)) +
+           ", wanted F32, BF16 or F16";
   });
+}
+
+void round_activations(float* values, int64_t count, Dtype dtype) {
   if (dtype == Dtype::kBf16) return round_to_bf16(values, count);
+  if (dtype != Dtype::kF16) return;
   for (int64_t i = 0; i < count; ++i) values[i] = f16_to_f32(f32_to_f16(values[i]));
 }
 

@@ -117,7 +117,7 @@ TEST(Rounding, IsThatOfTheDtypeForAllBitPatterns) {
       ASSERT_EQ(f16, f16_to_f32(f32_to_f16(value))) << std::hex << bits;
     }
   }
-  EXPECT_THROW(round_activations(nullptr, 0, Dtype::kI32), std::invalid_argument);
+  EXPECT_THROW(check_activation_dtype(Dtype::kI32, "test"), std::invalid_argument);
 }
 
 TEST(ResidualAdd, AddsAndRoundsOnce) {
