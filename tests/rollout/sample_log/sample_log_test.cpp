@@ -2,6 +2,7 @@
 #include "rollout/sample_log/sample_log.h"
 
 #include <gmock/gmock.h>
+#include <rocksdb/write_batch.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +11,7 @@
 
 #include "protocol/codec.h"
 #include "rollout/sample_log/log_reader.h"
+#include "rollout/sample_log/store.h"
 #include "tests/rollout/sample_log/fixture.h"
 
 namespace warproll::testing {
@@ -225,6 +227,21 @@ TEST(SampleLog, IsSealedKnowsTaskAndSampleIndex) {
   EXPECT_TRUE(*log->is_sealed("a", 2));
   EXPECT_FALSE(*log->is_sealed("aa", 0));
   EXPECT_FALSE(*log->is_sealed("", 0));
+}
+
+TEST(SampleLog, AnUnknownFormatVersionIsRefusedByNumber) {
+  TempFolder folder;
+  ASSERT_TRUE(SampleLog::open(test_options(folder.path())).ok());
+  {
+    auto store = Store::open({.directory = folder.path(), .on_warning = {}});
+    ASSERT_TRUE(store.ok()) << store.status().to_string();
+    rocksdb::WriteBatch batch;
+    batch.Put((*store)->session().family(Family::kMeta), kMetaFormat, be64(2));
+    ASSERT_TRUE((*store)->write(&batch, true).ok());
+  }
+  const auto log = SampleLog::open(test_options(folder.path()));
+  EXPECT_EQ(log.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(log.status().message(), HasSubstr("format version 2, this program reads 1"));
 }
 
 TEST(SampleLog, OptionsOutOfRangeAreNamed) {
