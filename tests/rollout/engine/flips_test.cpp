@@ -96,13 +96,10 @@ class FlipRun {
 
 class Flips : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { versions_ = new std::vector<WeightSetPtr>(load_arith()); }
-  static void TearDownTestSuite() {
-    delete versions_;
-    versions_ = nullptr;
-  }
+  static void SetUpTestSuite() { versions_ = load_arith(); }
+  static void TearDownTestSuite() { versions_.clear(); }
   static Load run(InFlightPolicy policy) {
-    Load load = FlipRun(*versions_, policy).run();
+    Load load = FlipRun(versions_, policy).run();
     EXPECT_EQ(load.samples.size(), load.requests.size()) << "each sample exactly once";
     EXPECT_GT(load.samples.size(), 100u);
     return load;
@@ -114,7 +111,7 @@ class Flips : public ::testing::Test {
     const auto prompt_len = static_cast<int32_t>(tokens.size());
     tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
     for (const VersionDigest& version : sample.version_digests) {
-      const auto scores = score_tokens(*(*versions_)[version.weight_version - 1],
+      const auto scores = score_tokens(*versions_[version.weight_version - 1],
                                        ActivationDtype::kF32, tokens, prompt_len, request.sampling);
       ASSERT_TRUE(scores.ok()) << scores.status().to_string();
       for (size_t i = 0; i < sample.token_ids.size(); ++i) {
@@ -134,14 +131,13 @@ class Flips : public ::testing::Test {
     return spanning;
   }
 
-  static std::vector<WeightSetPtr>* versions_;
+  static inline std::vector<WeightSetPtr> versions_;
 };
-std::vector<WeightSetPtr>* Flips::versions_ = nullptr;
 
 TEST_F(Flips, RecomputeGivesTheLogprobsOfACleanForward) {
   const Load load = run(InFlightPolicy::kRecompute);
   EXPECT_GE(2 * num_spanning(load), load.samples.size()) << "too few span a flip";
-  RealReplay replay(*versions_, 64);
+  RealReplay replay(versions_, 64);
   for (const auto& [id, sample] : load.samples) {
     expect_clean_forward_agrees(load.requests.at(id), sample);
     expect_record_replays(load.requests.at(id), sample, replay);
@@ -152,7 +148,7 @@ TEST_F(Flips, RecomputeGivesTheLogprobsOfACleanForward) {
 TEST_F(Flips, KeepIsWhatAReplayOfItsEventsGives) {
   const Load load = run(InFlightPolicy::kKeep);
   EXPECT_GE(2 * num_spanning(load), load.samples.size()) << "too few span a flip";
-  RealReplay replay(*versions_, 64);
+  RealReplay replay(versions_, 64);
   for (const auto& [id, sample] : load.samples) {
     EXPECT_EQ(sample.finish_reason, FinishReason::kLength);
     expect_record_replays(load.requests.at(id), sample, replay);
@@ -162,7 +158,7 @@ TEST_F(Flips, KeepIsWhatAReplayOfItsEventsGives) {
 
 TEST_F(Flips, PinFinishesUnderTheVersionItStartedWith) {
   const Load load = run(InFlightPolicy::kPin);
-  RealReplay replay(*versions_, 64);
+  RealReplay replay(versions_, 64);
   std::set<uint64_t> met;
   for (const auto& [id, sample] : load.samples) {
     ASSERT_EQ(sample.version_digests.size(), 1u);

@@ -58,14 +58,11 @@ Trajectory record_of(const SampleRequest& request, const GeneratedSample& sample
 
 class Regenerate : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { versions_ = new std::vector<WeightSetPtr>(load_arith()); }
-  static void TearDownTestSuite() {
-    delete versions_;
-    versions_ = nullptr;
-  }
+  static void SetUpTestSuite() { versions_ = load_arith(); }
+  static void TearDownTestSuite() { versions_.clear(); }
   static Result<WeightSetPtr> lookup(uint64_t version, const Digest&) {
     if (version < 1 || version > 3) return not_found("version " + std::to_string(version));
-    return (*versions_)[version - 1];
+    return versions_[version - 1];
   }
 
   static SampleRequest random_request(uint64_t id, std::mt19937_64& random,
@@ -95,8 +92,8 @@ class Regenerate : public ::testing::Test {
     config.prefill_chunk_tokens = 6;
     config.max_running_sequences = 12;
     config.block_tokens = 4;
-    config.num_blocks = 60;
-    auto core = std::move(EngineCore::create(real_parts((*versions_)[0], config))).value();
+    config.num_blocks = 30;  // 12 sequences of up to 11 blocks
+    auto core = std::move(EngineCore::create(real_parts(versions_[0], config))).value();
     std::mt19937_64 random(500);
     std::map<uint64_t, SampleRequest> requests;
     std::vector<Trajectory> records;
@@ -113,7 +110,7 @@ class Regenerate : public ::testing::Test {
         requests[request.request_id] = request;
       }
       if (step % 9 == 0) {
-        EXPECT_TRUE(core->install_weights((*versions_)[random() % 3]).ok());
+        EXPECT_TRUE(core->install_weights(versions_[random() % 3]).ok());
       }
       if (step % 50 == 0) {
         EXPECT_TRUE(core->release_pins(InFlightPolicy::kKeep).ok());
@@ -126,9 +123,8 @@ class Regenerate : public ::testing::Test {
     return records;
   }
 
-  static std::vector<WeightSetPtr>* versions_;
+  static inline std::vector<WeightSetPtr> versions_;
 };
-std::vector<WeightSetPtr>* Regenerate::versions_ = nullptr;
 
 TEST_F(Regenerate, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
   EngineStats stats;
@@ -155,7 +151,7 @@ TEST_F(Regenerate, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
 // A record whose response is long enough to be tampered with, with routes and a kept flip.
 TEST_F(Regenerate, NamesTheFirstDifference) {
   EngineConfig config;
-  auto core = std::move(EngineCore::create(real_parts((*versions_)[0], config))).value();
+  auto core = std::move(EngineCore::create(real_parts(versions_[0], config))).value();
   SampleRequest request;
   request.request_id = 1;
   request.prompt_ids = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{15, 16});
@@ -164,7 +160,7 @@ TEST_F(Regenerate, NamesTheFirstDifference) {
   request.return_routes = true;
   ASSERT_TRUE(core->submit(request).ok());
   while (core->sequence_tokens(1) < 8) core->step(std::chrono::steady_clock::now());
-  ASSERT_TRUE(core->install_weights((*versions_)[2]).ok());
+  ASSERT_TRUE(core->install_weights(versions_[2]).ok());
   const Trajectory stored = record_of(request, run_all(*core).at(1));
   ASSERT_EQ(stored.events, (std::vector<TrajectoryEvent>{{8, EventKind::kFlipKeep, 3}}));
 
@@ -194,7 +190,8 @@ TEST_F(Regenerate, NamesTheFirstDifference) {
   changed = stored;  // the same flip, but said to have recomputed: the KV differs
   changed.events[0].kind = EventKind::kFlipRecompute;
   ASSERT_TRUE(difference(changed).has_value());
-  EXPECT_EQ(difference(changed)->position, 8);
+  EXPECT_GE(difference(changed)->position, 7);  // its routes, or the token they yield
+  EXPECT_LE(difference(changed)->position, 8);
 
   changed = stored;
   changed.sampling.seed += 1;
@@ -203,16 +200,14 @@ TEST_F(Regenerate, NamesTheFirstDifference) {
 
 TEST_F(Regenerate, RefusesOtherWeightsAndOtherActivations) {
   EngineConfig config;
-  auto core = std::move(EngineCore::create(real_parts((*versions_)[0], config))).value();
+  auto core = std::move(EngineCore::create(real_parts(versions_[0], config))).value();
   SampleRequest request;
   request.request_id = 1;
   request.prompt_ids = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{15, 16});
   request.sampling.max_tokens = 3;
   ASSERT_TRUE(core->submit(request).ok());
   const Trajectory stored = record_of(request, run_all(*core).at(1));
-  const auto other = [](uint64_t, const Digest&) -> Result<WeightSetPtr> {
-    return (*versions_)[1];
-  };
+  const auto other = [](uint64_t, const Digest&) -> Result<WeightSetPtr> { return versions_[1]; };
   const auto wrong = regenerate(stored, other, ActivationDtype::kF32);
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.status().message().find(to_hex(stored.version_digests[0].weight_digest)),
