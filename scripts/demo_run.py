@@ -96,12 +96,12 @@ class Demo:
         samples = 4 * self.tasks
         print(f"demo: {self.tasks} tasks of 4 samples, two workers, files in {self.directory}")
         self.start_trainer("trainer", f"tasks.count={self.tasks}", "tasks.group_size=4",
-                           "sampling.temperature=0.5", "sampling.max_tokens=8",
+                           "tasks.open_per_worker=64", "sampling.temperature=0.5", "sampling.max_tokens=8",
                            f"checkpoints.publish=[{checkpoints}]",
                            f"checkpoints.every_samples={samples // 4}")
         self.start_worker("worker-1")
         self.start_worker("worker-2")
-        self.wait("half of the samples", lambda: len(self.lines("trainer")) >= samples // 2)
+        self.wait("a third of the samples", lambda: len(self.lines("trainer")) >= samples // 3)
         print("demo: SIGKILL worker-1")
         self.end("worker-1", signal.SIGKILL)
         time.sleep(0.3)
@@ -180,7 +180,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--warproll", required=True)
     parser.add_argument("--directory", required=True)
-    parser.add_argument("--tasks", type=int, default=1500)
+    parser.add_argument("--tasks", type=int, default=3000)
     options = parser.parse_args()
     demo = Demo(options.warproll, options.directory, options.tasks)
     started = time.monotonic()

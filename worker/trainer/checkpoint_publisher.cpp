@@ -130,7 +130,8 @@ Result<std::optional<uint64_t>> CheckpointPublisher::advance(Broadcaster& broadc
       next > 0 && now_ms >= retry_at_ms_) {
     start_preparing(next);
   }
-  if (!preparing_.has_value() ||
+  // One update at a time: the next one begins when every live worker serves the last.
+  if (!preparing_.has_value() || !broadcaster.converged() ||
       prepared_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     return std::optional<uint64_t>();
   }

@@ -23,6 +23,9 @@ bool is_warning(BroadcastEventKind kind) {
          kind == BroadcastEventKind::kWorkerFailed || kind == BroadcastEventKind::kAborted;
 }
 
+// A replay is a producer of trajectories, but no worker of the fleet.
+bool takes_weights(const Hello& hello) { return !hello.transports.empty(); }
+
 }  // namespace
 
 int64_t Trainer::now_ms(SteadyTime now) const {
@@ -42,16 +45,13 @@ void Trainer::handle(Received received, SteadyTime now) {
       stream_->on_message({received.peer, envelope, message}, now);
   if (!verdict.ok()) {
     logger_.error("store: " + verdict.status().message());
-  } else if (*verdict == MessageVerdict::kSession && !is_data && takes_weights(envelope)) {
-    broadcaster_->on_message(envelope, message, now_ms(now));
+  } else if (*verdict == MessageVerdict::kSession && !is_data) {
+    const auto& sessions = stream_->receiver().sessions();
+    const auto session = sessions.find(envelope.producer_id);
+    if (session == sessions.end() || takes_weights(session->second.hello)) {
+      broadcaster_->on_message(envelope, message, now_ms(now));
+    }
   }
-}
-
-// A replay is a producer of trajectories, but no worker of the fleet.
-bool Trainer::takes_weights(const Envelope& envelope) const {
-  const auto& sessions = stream_->receiver().sessions();
-  const auto session = sessions.find(envelope.producer_id);
-  return session == sessions.end() || !session->second.hello.transports.empty();
 }
 
 void Trainer::receive(SteadyTime deadline) {
@@ -72,13 +72,21 @@ void Trainer::advance_fleet(SteadyTime now) {
   for (const SessionChange& change : stream_->take_session_changes()) {
     const std::string& name = change.session.hello.worker_name;
     if (change.kind == SessionChangeKind::kJoined) {
-      logger_.info("worker " + name + " joined: " + change.session.hello.model + ", epoch " +
-                   std::to_string(change.session.epoch) + ", serves version " +
-                   std::to_string(change.session.hello.weights.serving_version));
+      const std::string what =
+          takes_weights(change.session.hello)
+              ? change.session.hello.model + ", serves version " +
+                    std::to_string(change.session.hello.weights.serving_version)
+              : "it only sends";
+      logger_.info("worker " + name + " joined: " + what + ", epoch " +
+                   std::to_string(change.session.epoch));
       continue;
     }
-    const char* what = change.kind == SessionChangeKind::kLeft ? " left: " : " is gone: ";
-    logger_.warn("worker " + name + what + change.reason);
+    if (change.kind == SessionChangeKind::kLeft) {
+      logger_.info("worker " + name + " left: " + change.reason);
+    } else {
+      logger_.warn("worker " + name + " is gone: " + change.reason);
+    }
+    if (!takes_weights(change.session.hello)) continue;
     broadcaster_->on_worker_lost(change.session.producer_id, change.reason, now_ms(now));
   }
   broadcaster_->tick(now_ms(now));
@@ -140,7 +148,7 @@ bool Trainer::finished() const {
   const auto wanted = static_cast<uint64_t>(config_.stop_after_samples);
   if (wanted != 0) return stream_->receiver().store().num_taken() >= wanted;
   return feeder_ && feeder_->exhausted() && stream_->leases().num_unfinished() == 0 &&
-         !broadcaster_->has_pending();
+         broadcaster_->converged();
 }
 
 void Trainer::say_goodbye() {

@@ -42,7 +42,6 @@ class Trainer {
   Status open_parts();
   void receive(SteadyTime deadline);
   void handle(Received received, SteadyTime now);
-  [[nodiscard]] bool takes_weights(const Envelope& envelope) const;
   Status advance(SteadyTime now);
   void advance_fleet(SteadyTime now);
   void send_outgoing();
