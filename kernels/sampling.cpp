@@ -16,6 +16,9 @@ namespace {
 // An exp or two and the order's key cost about this many multiply-adds.
 constexpr int64_t kWorkPerLogit = 32;
 
+// Tokens whose w is under exp(-12) are seldom looked at.
+constexpr float kHeadWidth = 12.0f;
+
 void check_row(const SamplingRow& row) {
   check_argument(!row.logits.empty(), [] { return "sampling: no logits, wanted V >= 1"; });
   check_argument(row.temperature >= 0.0f && !std::isinf(row.temperature), [&] {
@@ -41,12 +44,13 @@ uint64_t order_key(float logit, uint32_t token_id) {
   return (static_cast<uint64_t>(~ascending) << 32) | token_id;
 }
 
-// The order, sorted from its head only as far as somebody looks.
+// The order, sorted from its head only as far as somebody looks. Tokens below `head_from` come after
+// all others and are not even collected before somebody looks that far.
 class DescendingOrder {
  public:
-  explicit DescendingOrder(std::span<const float> logits) : keys_(logits.size()) {
-    for (size_t i = 0; i < logits.size(); ++i)
-      keys_[i] = order_key(logits[i], static_cast<uint32_t>(i));
+  DescendingOrder(std::span<const float> logits, float head_from)
+      : logits_(logits), head_from_(head_from) {
+    collect([&](float logit) { return logit >= head_from_; });
   }
   int32_t token_id(size_t rank) {
     if (rank >= num_sorted_) sort_to(rank + 1);
@@ -54,16 +58,30 @@ class DescendingOrder {
   }
 
  private:
+  template <typename Condition>
+  void collect(const Condition& is_wanted) {
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      if (is_wanted(logits_[i])) keys_.push_back(order_key(logits_[i], static_cast<uint32_t>(i)));
+    }
+  }
   void sort_to(size_t wanted) {
     constexpr size_t kFirst = 128;
     constexpr size_t kGrowth = 8;
-    const size_t target = std::min(keys_.size(), std::max({wanted, kFirst, num_sorted_ * kGrowth}));
+    if (wanted > keys_.size()) {
+      sort_range(keys_.size());
+      collect([&](float logit) { return !(logit >= head_from_); });
+    }
+    sort_range(std::min(keys_.size(), std::max({wanted, kFirst, num_sorted_ * kGrowth})));
+  }
+  void sort_range(size_t target) {
     const auto begin = keys_.begin() + static_cast<ptrdiff_t>(num_sorted_);
     const auto end = keys_.begin() + static_cast<ptrdiff_t>(target);
     if (target < keys_.size()) std::nth_element(begin, end, keys_.end());
     std::sort(begin, end);
     num_sorted_ = target;
   }
+  const std::span<const float> logits_;
+  const float head_from_;
   std::vector<uint64_t> keys_;
   size_t num_sorted_ = 0;
 };
@@ -177,7 +195,7 @@ SampledToken sample_or_score(const SamplingRow& row, int32_t given) {
   }
   const ScaledWeights weights =
       row.temperature == 1.0f ? raw : ScaledWeights(row.logits, row.temperature, maximum.logit);
-  DescendingOrder order(row.logits);
+  DescendingOrder order(row.logits, maximum.logit - kHeadWidth * row.temperature);
   const Support support = find_support(row, weights, order);
   const int32_t token_id = given < 0 ? draw(row.uniform, support, weights, order) : given;
   SampledToken sampled;
