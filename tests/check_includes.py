@@ -17,7 +17,6 @@ THIRD_PARTY = {  # header prefix -> folders that may include it
     "zmq": {"protocol"},
     "capnp/": {"protocol"},
     "kj/": {"protocol"},
-    "sodium": {"protocol"},
     "nccl": {"weights_sync"},
     "cuda": {"kernels", "weights_sync"},
     "cublas": {"kernels"},
