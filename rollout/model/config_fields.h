@@ -1,10 +1,11 @@
 // ConfigFields: typed, range-checked reading of one JSON object. The first problem is kept and
 // every later getter returns its fallback, so a parser reads straight down and asks status() once.
-// Internal to rollout/model/*.cpp (it brings the JSON header). Thread: one owner.
+// Internal to rollout/model/*.cpp. Lifetime: copies and sub-objects share the parsed text.
+// Thread: one owner.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,10 +15,12 @@
 
 namespace warproll {
 
+struct ConfigNode;  // an object of a parsed JSON text
+
 class ConfigFields {
  public:
-  // `where` names the object in errors: "config.json", "config.json: rope_parameters".
-  ConfigFields(const nlohmann::json& object, std::string where);
+  // `file` names the object in errors: "config.json". Text that is no JSON object is an error.
+  static Result<ConfigFields> parse(std::string_view text, const std::string& file);
 
   // null counts as absent, as transformers writes None.
   [[nodiscard]] bool has(const char* key) const;
@@ -30,19 +33,21 @@ class ConfigFields {
   std::string text(const char* key, const std::string& fallback);
   // A list of integers, or one integer where `or_one`; absent = empty.
   std::vector<int32_t> integers(const char* key, int32_t low, int32_t high, bool or_one = false);
-  // The object at `key`; absent or of another type = an empty one (the latter is an error).
-  const nlohmann::json& object(const char* key);
+  // A list of strings; absent = empty.
+  std::vector<std::string> texts(const char* key);
+  // The object at `key`, with a status of its own; absent = an empty one.
+  ConfigFields object(const char* key);
+  // The objects that are the values of the object at `key`.
+  std::vector<ConfigFields> objects(const char* key);
 
   void fail(const std::string& problem);  // "config.json: " + problem
   [[nodiscard]] const Status& status() const { return status_; }
 
  private:
-  const nlohmann::json* find(const char* key) const;
-  void wrong(const char* key, const nlohmann::json& value, const std::string& wanted);
-  std::optional<int32_t> as_integer(const char* key, const nlohmann::json& value, int32_t low,
-                                    int32_t high);
+  ConfigFields(std::shared_ptr<const ConfigNode> node, std::string where)
+      : node_(std::move(node)), where_(std::move(where)) {}
 
-  const nlohmann::json& object_;
+  std::shared_ptr<const ConfigNode> node_;
   std::string where_;
   Status status_;
 };

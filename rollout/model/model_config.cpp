@@ -10,8 +10,6 @@
 namespace warproll {
 namespace {
 
-using nlohmann::json;
-
 constexpr char kArchitecture[] = "Qwen3MoeForCausalLM";
 constexpr char kModelType[] = "qwen3_moe";
 // Far above any model of this family, and low enough that no product of two overflows int64_t.
@@ -21,26 +19,13 @@ constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxPositions = 1 << 27;
 
-// Absent (empty text) = null.
-Result<json> parse_json(std::string_view text, const std::string& file, bool required) {
-  if (text.empty() && !required) return json(nullptr);
-  json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return invalid_argument(file + ": is not valid JSON");
-  if (!parsed.is_object()) return invalid_argument(file + ": is not a JSON object");
-  return parsed;
-}
-
-void parse_architecture(ConfigFields& fields, const json& config, ModelConfig& out) {
-  const auto it = config.find("architectures");
-  if (it != config.end() && !it->is_null()) {
-    for (const json& name : *it) {
-      out.architecture += (out.architecture.empty() ? "" : ", ");
-      out.architecture += name.is_string() ? name.get<std::string>() : "?";
-    }
-    if (out.architecture != kArchitecture) {
-      fields.fail("architecture is '" + out.architecture.substr(0, 80) + "', wanted '" +
-                  kArchitecture + "'");
-    }
+void parse_architecture(ConfigFields& fields, ModelConfig& out) {
+  for (const std::string& name : fields.texts("architectures")) {
+    out.architecture += (out.architecture.empty() ? "" : ", ") + name;
+  }
+  if (fields.has("architectures") && out.architecture != kArchitecture) {
+    fields.fail("architecture is '" + out.architecture.substr(0, 80) + "', wanted '" +
+                kArchitecture + "'");
   }
   const std::string model_type =
       fields.text("model_type", out.architecture.empty() ? "" : kModelType);
@@ -73,7 +58,7 @@ Status parse_rope(ConfigFields& fields, ModelConfig& out) {
   constexpr double kLow = 1.0, kHigh = 1e12;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.has(key)) continue;
-    ConfigFields rope(fields.object(key), std::string("config.json: ") + key);
+    ConfigFields rope = fields.object(key);
     const bool typed = rope.has("rope_type") || rope.has("type");
     check_rope_type(rope, key, rope.text("rope_type", rope.text("type", "")),
                     typed || std::string_view(key) == "rope_scaling");
@@ -82,7 +67,7 @@ Status parse_rope(ConfigFields& fields, ModelConfig& out) {
     }
     WARPROLL_TRY(rope.status());
   }
-  ConfigFields inner(fields.object("rope_parameters"), "config.json: rope_parameters");
+  ConfigFields inner = fields.object("rope_parameters");
   const bool inside = inner.has("rope_theta");
   if (inside) out.rope_theta = inner.number("rope_theta", kLow, kHigh);
   WARPROLL_TRY(inner.status());
@@ -150,14 +135,9 @@ int32_t ModelConfig::num_moe_layers() const {
 Result<ModelConfig> parse_model_config(std::string_view config_json,
                                        std::string_view generation_config_json,
                                        std::string_view hf_quant_config_json) {
-  WARPROLL_TRY_ASSIGN(config, parse_json(config_json, "config.json", true));
-  WARPROLL_TRY_ASSIGN(generation,
-                      parse_json(generation_config_json, "generation_config.json", false));
-  WARPROLL_TRY_ASSIGN(hf_quant, parse_json(hf_quant_config_json, "hf_quant_config.json", false));
-
+  WARPROLL_TRY_ASSIGN(fields, ConfigFields::parse(config_json, "config.json"));
   ModelConfig out;
-  ConfigFields fields(config, "config.json");
-  parse_architecture(fields, config, out);
+  parse_architecture(fields, out);
   WARPROLL_TRY(fields.status());  // another architecture explains all that would follow
   refuse_unsupported(fields);
   parse_attention(fields, out);
@@ -166,15 +146,21 @@ Result<ModelConfig> parse_model_config(std::string_view config_json,
   WARPROLL_TRY(parse_rope(fields, out));
   out.eos_token_ids = fields.integers("eos_token_id", 0, out.vocab_size - 1, true);
   WARPROLL_TRY(fields.status());
-  WARPROLL_TRY(parse_quant_config(config, hf_quant, out));
 
-  if (generation.is_object()) {
-    ConfigFields generation_fields(generation, "generation_config.json");
-    if (generation_fields.has("eos_token_id")) {
-      out.eos_token_ids = generation_fields.integers("eos_token_id", 0, out.vocab_size - 1, true);
-    }
-    WARPROLL_TRY(generation_fields.status());
+  std::optional<ConfigFields> hf_quant;  // absent = empty text
+  if (!hf_quant_config_json.empty()) {
+    WARPROLL_TRY_ASSIGN(file, ConfigFields::parse(hf_quant_config_json, "hf_quant_config.json"));
+    hf_quant = std::move(file);
   }
+  WARPROLL_TRY(parse_quant_config(fields, hf_quant ? &*hf_quant : nullptr, out));
+
+  if (generation_config_json.empty()) return out;
+  WARPROLL_TRY_ASSIGN(generation,
+                      ConfigFields::parse(generation_config_json, "generation_config.json"));
+  if (generation.has("eos_token_id")) {
+    out.eos_token_ids = generation.integers("eos_token_id", 0, out.vocab_size - 1, true);
+  }
+  WARPROLL_TRY(generation.status());
   return out;
 }
 

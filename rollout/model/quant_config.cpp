@@ -1,11 +1,10 @@
 #include "rollout/model/quant_config.h"
 
-#include "rollout/model/config_fields.h"
+#include <string>
+#include <vector>
 
 namespace warproll {
 namespace {
-
-using nlohmann::json;
 
 constexpr int32_t kMxfp8Group = 32;
 constexpr int32_t kMaxBlock = 1 << 16;
@@ -47,15 +46,13 @@ Status parse_compressed_tensors(ConfigFields& fields, ModelConfig& out) {
     fields.fail("format is '" + format +
                 "' with quant_method 'compressed-tensors', wanted 'mxfp8-quantized'");
   }
-  const std::string where = "config.json: quantization_config: config_groups";
-  for (const auto& [name, group] : fields.object("config_groups").items()) {
-    ConfigFields group_fields(group, where + "." + name);
-    ConfigFields weights(group_fields.object("weights"), where + "." + name + ".weights");
+  for (ConfigFields& group : fields.objects("config_groups")) {
+    ConfigFields weights = group.object("weights");
     const int32_t size = weights.integer("group_size", 1, kMaxBlock, kMxfp8Group);
     if (size != kMxfp8Group) {
       weights.fail("group_size is " + std::to_string(size) + ", wanted 32");
     }
-    WARPROLL_TRY(group_fields.status());
+    WARPROLL_TRY(group.status());
     WARPROLL_TRY(weights.status());
   }
   out.quant = QuantScheme::kMxfp8;
@@ -72,8 +69,7 @@ void parse_modelopt(ConfigFields& fields, ModelConfig& out) {
   out.quant = QuantScheme::kMxfp8;
 }
 
-Status parse_quantization_config(const json& object, ModelConfig& out) {
-  ConfigFields fields(object, "config.json: quantization_config");
+Status parse_quantization_config(ConfigFields fields, ModelConfig& out) {
   const std::string method = fields.text("quant_method", "");
   if (method == "fp8") {
     parse_fp8(fields, out);
@@ -92,19 +88,17 @@ Status parse_quantization_config(const json& object, ModelConfig& out) {
 
 }  // namespace
 
-Status parse_quant_config(const json& config, const json& hf_quant_config, ModelConfig& out) {
-  ConfigFields top(config, "config.json");
-  if (top.has("quantization_config")) {
-    const json& object = top.object("quantization_config");
-    WARPROLL_TRY(top.status());
-    WARPROLL_TRY(parse_quantization_config(object, out));
+Status parse_quant_config(ConfigFields& config, ConfigFields* hf_quant_config, ModelConfig& out) {
+  if (config.has("quantization_config")) {
+    const ConfigFields fields = config.object("quantization_config");
+    WARPROLL_TRY(config.status());
+    WARPROLL_TRY(parse_quantization_config(fields, out));
   }
-  if (hf_quant_config.is_null()) return {};
-  ConfigFields file(hf_quant_config, "hf_quant_config.json");
-  ConfigFields fields(file.object("quantization"), "hf_quant_config.json: quantization");
+  if (hf_quant_config == nullptr) return {};
+  ConfigFields fields = hf_quant_config->object("quantization");
   const QuantScheme declared = out.quant;
   parse_modelopt(fields, out);
-  WARPROLL_TRY(file.status());
+  WARPROLL_TRY(hf_quant_config->status());
   WARPROLL_TRY(fields.status());
   if (declared == QuantScheme::kFp8Block) {
     return invalid_argument(

@@ -3,15 +3,13 @@
 // Internal to rollout/model/*.cpp. Thread: pure function.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include "protocol/status.h"
+#include "rollout/model/config_fields.h"
 #include "rollout/model/model_config.h"
 
 namespace warproll {
 
 // Sets quant, block_rows and block_cols. `hf_quant_config` null = no such file.
-Status parse_quant_config(const nlohmann::json& config, const nlohmann::json& hf_quant_config,
-                          ModelConfig& out);
+Status parse_quant_config(ConfigFields& config, ConfigFields* hf_quant_config, ModelConfig& out);
 
 }  // namespace warproll

@@ -117,7 +117,7 @@ TEST(ModelConfig, UnknownQuantisationIsRefusedByName) {
   expect_refused(with({{"quant_method", "compressed-tensors"},
                        {"format", "mxfp8-quantized"},
                        {"config_groups", {{"g", {{"weights", {{"group_size", 16}}}}}}}}),
-                 {"config_groups.g.weights", "group_size is 16", "32"});
+                 {"config_groups.g: weights", "group_size is 16", "32"});
   expect_refused(with(3), {"quantization_config is 3", "an object"});
   const auto nvfp4 = parse(base(), "", R"({"quantization": {"quant_algo": "NVFP4"}})");
   ASSERT_FALSE(nvfp4.ok());
