@@ -85,7 +85,9 @@ void Broadcaster::advance_worker(Worker& worker, int64_t now_ms) {
 }
 
 void Broadcaster::leave_old_goal(Worker& worker, int64_t now_ms) {
-  if (worker.offer == goal() || worker.stage == Stage::kNone) return;
+  if (worker.offer == goal()) return;
+  worker.retry_at_ms = now_ms;
+  if (worker.stage == Stage::kNone) return;
   const bool undecided = worker.stage >= Stage::kBegun && worker.stage <= Stage::kReady;
   if (undecided) {
     worker.stage = Stage::kAborting;
@@ -95,7 +97,6 @@ void Broadcaster::leave_old_goal(Worker& worker, int64_t now_ms) {
   } else if (worker.stage == Stage::kCommitting) {
     worker.stage = Stage::kNone;  // it committed or it fails; the next Begin finds out
   }
-  worker.retry_at_ms = now_ms;
 }
 
 void Broadcaster::begin_worker(Worker& worker, int64_t now_ms) {

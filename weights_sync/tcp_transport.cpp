@@ -9,6 +9,7 @@ namespace warproll {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr auto kConnectPoll = std::chrono::milliseconds(20);  // between looks at the cancellation
 
 // One receive: which chunks are still to be asked for, which are under way.
 class ChunkPull {
@@ -27,8 +28,10 @@ class ChunkPull {
     return next_bucket_ == manifest_.num_buckets() && under_way_.empty();
   }
 
-  // Asks for what the window has room for, and again for what is overdue. False = the socket takes
-  // no more now.
+  [[nodiscard]] bool nothing_under_way() const { return under_way_.empty(); }
+
+  // Asks for what the window has room for, and again for what is overdue, as far
+  // as the socket takes it now.
   Status ask(ChunkClientSocket& socket, Clock::time_point now) {
     const auto retry = std::chrono::milliseconds(options_.retry_ms);
     for (auto& [place, chunk] : under_way_) {
@@ -132,6 +135,10 @@ Status TcpTransport::receive(const ReceiveRequest& request, const Manifest& mani
                          std::to_string(options_.silence_ms) + " ms");
     }
     WARPROLL_TRY(pull.ask(socket, now));
+    if (pull.nothing_under_way()) {  // the connection is not up yet
+      (void)socket.wait_ready(std::min(now + kConnectPoll, request.deadline));
+      continue;
+    }
     auto reply = socket.receive(std::min(now + poll, request.deadline), &cancellation.waker());
     if (!reply.ok()) {
       ++stats_.damaged;
