@@ -92,7 +92,7 @@ void TaskLeases::on_joined(const WorkerSession& session, SteadyTime now) {
     ++stats_.adopted;
     issue(it->second, session.producer_id, now);  // the worker answers kAlreadyHeld
   }
-  on_watermark(session.producer_id, worker.watermark);
+  release_drained(worker);
 }
 
 void TaskLeases::on_message(const ProducerId& producer_id, const Message& message, SteadyTime now) {
@@ -152,7 +152,7 @@ void TaskLeases::on_heartbeat(const ProducerId& producer_id, const Heartbeat& he
       send(entry, now);  // it works on nothing, so what became of this?
     }
   }
-  on_watermark(producer_id, worker.watermark);
+  release_drained(worker);
 }
 
 void TaskLeases::on_taken(const std::vector<TakenPair>& pairs) {
@@ -166,12 +166,18 @@ void TaskLeases::on_taken(const std::vector<TakenPair>& pairs) {
 
 void TaskLeases::on_watermark(const ProducerId& producer_id, uint64_t upto) {
   Worker& worker = workers_[producer_id];
+  if (worker.watermark == upto) return;
   worker.watermark = upto;
-  const auto task_ids = worker.task_ids;
-  for (const std::string& task_id : task_ids) {
-    Entry& entry = tasks_.at(task_id);
-    if (entry.lease->drain_seq && *entry.lease->drain_seq <= upto) drained(entry);
+  release_drained(worker);
+}
+
+void TaskLeases::release_drained(const Worker& worker) {
+  std::vector<std::string> task_ids;
+  for (const std::string& task_id : worker.task_ids) {
+    const auto& drain_seq = tasks_.at(task_id).lease->drain_seq;
+    if (drain_seq && *drain_seq <= worker.watermark) task_ids.push_back(task_id);
   }
+  for (const std::string& task_id : task_ids) drained(tasks_.at(task_id));
 }
 
 // Everything the worker had sealed has come, and these samples were not among it.

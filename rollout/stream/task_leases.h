@@ -119,6 +119,7 @@ class TaskLeases {
   void release_all(Worker& worker);
   void on_answer(const ProducerId& producer_id, const TaskAck& ack);
   void on_heartbeat(const ProducerId& producer_id, const Heartbeat& heartbeat, SteadyTime now);
+  void release_drained(const Worker& worker);
   void reopen(Entry& entry);
   void drained(Entry& entry);
   void fail(Entry& entry, std::string reason);
