@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "weights_sync/safetensors.h"
-#include "weights_sync/strict_json.h"
+#include "protocol/strict_json.h"
 #include "weights_sync/tensor_check.h"
 
 namespace warproll {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "weights_sync/manifest.h"
-#include "weights_sync/strict_json.h"
+#include "protocol/strict_json.h"
 #include "weights_sync/tensor_check.h"
 
 namespace warproll {

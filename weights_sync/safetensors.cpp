@@ -12,7 +12,7 @@
 #include <optional>
 #include <tuple>
 
-#include "weights_sync/strict_json.h"
+#include "protocol/strict_json.h"
 #include "weights_sync/tensor_check.h"
 
 namespace warproll {

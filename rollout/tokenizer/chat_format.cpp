@@ -7,7 +7,7 @@
 #include "rollout/tokenizer/chat_template.h"
 #include "rollout/tokenizer/file_text.h"
 #include "rollout/tokenizer/json_fields.h"
-#include "rollout/tokenizer/strict_json.h"
+#include "protocol/strict_json.h"
 
 namespace warproll {
 namespace {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "rollout/tokenizer/strict_json.h"
+#include "protocol/strict_json.h"
 
 namespace warproll {
 

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "rollout/tokenizer/strict_json.h"
+#include "protocol/strict_json.h"
 
 namespace warproll {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "rollout/tokenizer/json_fields.h"
 #include "rollout/tokenizer/model_json.h"
-#include "rollout/tokenizer/strict_json.h"
+#include "protocol/strict_json.h"
 
 namespace warproll {
 namespace {

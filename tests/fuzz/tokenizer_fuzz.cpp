@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/strict_json.h"
 #include "rollout/tokenizer/byte_alphabet.h"
 #include "rollout/tokenizer/chat_template.h"
 #include "rollout/tokenizer/incremental_decoder.h"
 #include "rollout/tokenizer/stop_string_matcher.h"
-#include "rollout/tokenizer/strict_json.h"
 #include "rollout/tokenizer/tokenizer.h"
 #include "rollout/tokenizer/utf8_stream.h"
 

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "kernels/threads.h"
+#include "kernels/parallel.h"
 #include "weights_sync/directory_transport.h"
 #include "weights_sync/tcp_transport.h"
 #include "worker/node/golden_gate.h"
@@ -132,7 +132,7 @@ Status WorkerNode::start_engine() {
   parts.backend.forward =
       [forward = parts.backend.forward, threads = static_cast<int>(config_.engine.threads)](
           const ForwardBatch& batch, const WeightSet& weight_set, ForwardOutput& out) {
-        thread_local const bool threads_set = (set_op_threads(threads), true);
+        thread_local const bool threads_set = (set_kernel_threads(threads), true);
         static_cast<void>(threads_set);
         forward(batch, weight_set, out);
       };

@@ -4,6 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "protocol/strict_json.h"
+
 namespace warproll {
 namespace {
 
@@ -167,8 +169,7 @@ Status read_key(const std::string& key, const json& value, Task& task) {
 }  // namespace
 
 Result<Task> task_from_json(std::string_view text, const Task& defaults) {
-  const json object = json::parse(text, nullptr, false);
-  if (object.is_discarded()) return invalid_argument("the line is not JSON");
+  WARPROLL_TRY_ASSIGN(object, parse_strict_json(text));
   if (!object.is_object()) return wrong("the line", object, "a JSON object");
   if (object.contains("answer") && object.contains("metadata")) {
     return invalid_argument("answer and metadata are both given, wanted one of them");

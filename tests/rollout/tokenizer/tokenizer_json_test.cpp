@@ -257,7 +257,7 @@ TEST(TokenizerJson, RefusesDeepNestingWithoutUsingTheStack) {
 
 TEST(TokenizerJson, RefusesAKeyThatComesTwiceInOneObject) {
   EXPECT_THAT(refusal_of_text(R"({"model": {"vocab": {"a": 1, "b": 2, "a": 3}}})"),
-              HasSubstr("the key \"a\" twice in one object"));
+              HasSubstr("the key \"a\" comes twice in one object"));
 }
 
 TEST(TokenizerJson, AFileThatIsMissingOrNoFileIsNamed) {

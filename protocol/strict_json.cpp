@@ -1,4 +1,4 @@
-#include "weights_sync/strict_json.h"
+#include "protocol/strict_json.h"
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,7 +38,7 @@ class Checker final : public nlohmann::json_sax<Json> {
 
  private:
   bool fail(const std::string& message) {
-    status_ = invalid_argument(std::string(what_) + ": " + message);
+    status_ = invalid_argument(what_.empty() ? message : std::string(what_) + ": " + message);
     return false;
   }
   bool value() {
@@ -48,7 +48,7 @@ class Checker final : public nlohmann::json_sax<Json> {
   bool open() {
     if (!value()) return false;
     if (keys_.size() >= limits_.max_depth) {
-      return fail("JSON nested deeper than " + std::to_string(limits_.max_depth));
+      return fail("JSON nested deeper than " + std::to_string(limits_.max_depth) + " levels");
     }
     keys_.emplace_back();
     return true;
@@ -73,6 +73,21 @@ Status check_json(std::string_view text, std::string_view what, const JsonLimits
   if (good) return ok_status();
   WARPROLL_CHECK(!checker.status().ok(), "a failed JSON check has a reason");
   return checker.status();
+}
+
+Result<Json> parse_strict_json(std::string_view text, std::string_view what,
+                               const JsonLimits& limits) {
+  WARPROLL_TRY(check_json(text, what, limits));
+  return Json::parse(text);
+}
+
+std::string describe_json(const Json& value) {
+  constexpr size_t kMaxShown = 80;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array of " + std::to_string(value.size());
+  std::string shown = value.dump(-1, ' ', true);  // ASCII: may be cut anywhere
+  if (shown.size() > kMaxShown) shown = shown.substr(0, kMaxShown) + "...";
+  return shown;
 }
 
 }  // namespace warproll
