@@ -13,6 +13,14 @@ bool is_updating(UpdateState state) {
          state == UpdateState::kReady;
 }
 
+// What the next heartbeat will say: the version served so far is the previous one.
+void note_flip(WeightStatus& status, uint64_t to_version) {
+  if (status.serving_version == to_version) return;
+  status.can_rollback = status.serving_version != 0;
+  status.rollback_version = status.serving_version;
+  status.serving_version = to_version;
+}
+
 }  // namespace
 
 void Broadcaster::on_message(const Envelope& from, const Message& message, int64_t now_ms) {
@@ -119,7 +127,7 @@ void Broadcaster::on_answer(Worker& worker, const Message& message, int64_t now_
     if (worker.stage != Stage::kRollingBack) return;
     worker.stage = Stage::kNone;
     if (done->done) {
-      worker.status.serving_version = done->id.weight_version;
+      note_flip(worker.status, done->id.weight_version);
       worker.status.serving_digest = worker.offer->offer.weight_digest;
       report_of(*worker.offer, worker).committed = true;
     }
@@ -171,7 +179,7 @@ void Broadcaster::on_failed(Worker& worker, const std::string& reason, int64_t n
 }
 
 void Broadcaster::on_committed(Worker& worker, const UpdateCommitted& committed, int64_t now_ms) {
-  worker.status.serving_version = committed.id.weight_version;
+  note_flip(worker.status, committed.id.weight_version);
   worker.status.serving_digest = committed.weight_digest;
   if (worker.stage != Stage::kCommitting) return;
   worker.stage = Stage::kNone;
