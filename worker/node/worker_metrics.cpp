@@ -102,7 +102,12 @@ void add_publisher(MetricList& list, const PublisherStats& stats) {
              static_cast<double>(stats.in_flight_messages));
 }
 
-void add_updates(MetricList& list, const UpdateReceiverStats& stats) {
+void add_updates(MetricList& list, const UpdateReceiverStats& stats,
+                 const UpdateProgress& progress) {
+  list.gauge("warproll_update_progress_bytes", "Received of the update under way, 0 = none is.",
+             static_cast<double>(progress.received_bytes));
+  list.gauge("warproll_update_total_bytes", "Size of the update under way, 0 = none is.",
+             static_cast<double>(progress.total_bytes));
   list.counter("warproll_updates_committed_total", "Weight updates committed.",
                static_cast<double>(stats.protocol.committed));
   list.counter("warproll_updates_failed_total", "Weight updates failed before the commit.",
@@ -130,7 +135,7 @@ std::vector<Metric> WorkerNode::metrics() const {
     publisher = publisher_stats_;
   }
   add_publisher(list, publisher);
-  add_updates(list, updates_->stats());
+  add_updates(list, updates_->stats(), updates_->progress());
   list.gauge("warproll_connected", "1 while the trainer is heard.", io_streaming_ ? 1 : 0);
   return list.take();
 }
@@ -145,6 +150,14 @@ Health WorkerNode::health() const {
                                  {"weight_digest", to_hex(weights.serving_digest)},
                                  {"update_state", to_string(weights.update_state)},
                                  {"log_intake", to_string(log.intake)}};
+  const UpdateProgress update = updates_->progress();
+  if (update.weight_version != 0) {
+    body["update_weight_version"] = update.weight_version;
+    body["update_received_bytes"] = update.received_bytes;
+    body["update_total_bytes"] = update.total_bytes;
+  }
+  const std::string update_failure = updates_->stats().last_failure;
+  if (!update_failure.empty()) body["last_update_failure"] = update_failure;
   if (!log.pause_reason.empty()) body["log_pause_reason"] = log.pause_reason;
   if (!engine.ok()) body["engine_failure"] = engine.message();
   {
