@@ -32,8 +32,9 @@ class SteppedTransport final : public BroadcastTransport {
   Status receive(const ReceiveRequest&, const Manifest& manifest, const StreamSink& sink,
                  const Cancellation& cancellation) override {
     parts_ = 0;
+    const std::shared_ptr<const Checkpoint> checkpoint = brought();
     for (size_t i = 0; i < manifest.entries.size(); ++i) {
-      const auto bytes = bytes_from->bytes(i);
+      const auto bytes = checkpoint->bytes(i);
       const uint64_t half = bytes.size() / 2;
       for (const uint64_t from : {uint64_t{0}, half}) {
         if (!wait_at(cancellation)) return aborted("cancelled");
@@ -50,9 +51,17 @@ class SteppedTransport final : public BroadcastTransport {
   void release() { stop_at_ = -1; }
   [[nodiscard]] bool stopped() const { return stopped_; }
 
-  std::shared_ptr<const Checkpoint> bytes_from;
+  // What the next receive brings; an aborted one may still be on its way out.
+  void bring(std::shared_ptr<const Checkpoint> checkpoint) {
+    const std::lock_guard lock(mutex_);
+    checkpoint_ = std::move(checkpoint);
+  }
 
  private:
+  std::shared_ptr<const Checkpoint> brought() {
+    const std::lock_guard lock(mutex_);
+    return checkpoint_;
+  }
   bool wait_at(const Cancellation& cancellation) {
     const auto deadline = in_ms(30'000);
     while (stop_at_ == parts_ && !cancellation.cancelled() && Clock::now() < deadline) {
@@ -62,6 +71,8 @@ class SteppedTransport final : public BroadcastTransport {
     stopped_ = false;
     return !cancellation.cancelled();
   }
+  std::mutex mutex_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
   std::atomic<int> parts_{0};
   std::atomic<int> stop_at_{-1};
   std::atomic<bool> stopped_{false};
@@ -70,7 +81,7 @@ class SteppedTransport final : public BroadcastTransport {
 class Receiver : public testing::Test {
  protected:
   void SetUp() override {
-    transport.bytes_from = v2.checkpoint;
+    transport.bring(v2.checkpoint);
     options.protocol = {.producer_id_hex = "aa", .defer_retry_ms = 5, .pin_max_ms = 50};
     options.layout = model_layout();
     options.transports = {&transport};
@@ -130,7 +141,7 @@ class Receiver : public testing::Test {
   }
   // A whole update; the layout digest that the worker reports.
   Digest update_to(const OfferedCheckpoint& offered) {
-    transport.bytes_from = offered.checkpoint;
+    transport.bring(offered.checkpoint);
     const UpdateId id = begin(offered);
     if (!next<UpdateAccept>()) return {};
     receiver->handle(UpdateStart{id, {}, ""});
@@ -261,7 +272,7 @@ TEST_F(Receiver, DestroyingItEndsATransferThatStandsStill) {
 
 TEST_F(Receiver, OtherBytesThanTheManifestNamesFailWithTheTensor) {
   start();
-  transport.bytes_from = arith(3, 2).checkpoint;
+  transport.bring(arith(3, 2).checkpoint);
   const UpdateId id = begin(v2);
   ASSERT_TRUE(next<UpdateAccept>());
   receiver->handle(UpdateStart{id, {}, ""});
