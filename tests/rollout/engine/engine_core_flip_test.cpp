@@ -1,0 +1,143 @@
+// What a flip of the weights does to each sample, by its in-flight policy, over a fake model.
+#include <gtest/gtest.h>
+
+#include "rollout/engine/engine_core.h"
+#include "tests/rollout/engine/fake_model.h"
+
+namespace warproll {
+namespace {
+
+TEST(EngineCoreFlip, KeepRecordsTheTokenFromWhichTheNewWeightsCount) {
+  FakeEngine engine;
+  ASSERT_TRUE(engine.submit(fake_request(1, fake_prompt(5), 6)).ok());
+  engine.step(3);
+  ASSERT_EQ(*engine.core->install_weights(fake_weights(2)), 1);
+  engine.run_to_end();
+  EXPECT_EQ(engine.sample(1).events, (std::vector<TrajectoryEvent>{{8, EventKind::kFlipKeep, 2}}));
+  EXPECT_EQ(engine.sample(1).weight_versions, (std::vector<uint64_t>{1, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(engine.model->forwarded_tokens, 5u + 5);  // nothing again
+  engine.expect_replays(1);
+}
+
+TEST(EngineCoreFlip, RecomputeForwardsEverythingAgain) {
+  FakeEngine engine;
+  SampleRequest request = fake_request(1, fake_prompt(5), 6);
+  request.in_flight = InFlightPolicy::kRecompute;
+  ASSERT_TRUE(engine.submit(request).ok());
+  engine.step(3);
+  ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+  engine.run_to_end();
+  EXPECT_EQ(engine.sample(1).events,
+            (std::vector<TrajectoryEvent>{{8, EventKind::kFlipRecompute, 2}}));
+  EXPECT_EQ(engine.model->forwarded_tokens, 7u + 8 + 2);
+  engine.expect_replays(1);
+}
+
+TEST(EngineCoreFlip, AFlipInTheMiddleOfARecomputePassRestartsIt) {
+  for (int chunks_before = 1; chunks_before <= 3; ++chunks_before) {
+    EngineConfig config = small_config();
+    config.prefill_chunk_tokens = 3;
+    FakeEngine engine(config);
+    SampleRequest request = fake_request(1, fake_prompt(9), 6);
+    request.in_flight = InFlightPolicy::kRecompute;
+    ASSERT_TRUE(engine.submit(request).ok());
+    engine.step(3);  // the first token: 10 are known
+    ASSERT_EQ(engine.core->sequence_tokens(1), 10);
+    ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+    engine.step(chunks_before);  // of the 4 that the pass takes
+    ASSERT_TRUE(engine.core->install_weights(fake_weights(3)).ok());
+    engine.run_to_end();
+    EXPECT_EQ(engine.sample(1).events,
+              (std::vector<TrajectoryEvent>{{10, EventKind::kFlipRecompute, 3}}));
+    EXPECT_EQ(engine.sample(1).version_digests.size(), 2u);  // 1 and 3: 2 made nothing
+    engine.expect_replays(1);
+  }
+}
+
+TEST(EngineCoreFlip, AbortReturnsThePartialSample) {
+  FakeEngine engine;
+  SampleRequest request = fake_request(1, fake_prompt(5), 6);
+  request.in_flight = InFlightPolicy::kAbort;
+  ASSERT_TRUE(engine.submit(request).ok());
+  engine.step(3);
+  ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+  engine.collect();
+  EXPECT_EQ(engine.sample(1).finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(engine.sample(1).error_type, "weights_changed");
+  EXPECT_EQ(engine.sample(1).token_ids.size(), 3u);
+  engine.expect_replays(1);
+}
+
+TEST(EngineCoreFlip, ASampleWithoutATokenIsPrefilledUnderTheNewWeightsWithoutAnEvent) {
+  for (const auto policy :
+       {InFlightPolicy::kKeep, InFlightPolicy::kRecompute, InFlightPolicy::kAbort}) {
+    FakeEngine engine;
+    SampleRequest request = fake_request(1, fake_prompt(20), 4);
+    request.in_flight = policy;
+    ASSERT_TRUE(engine.submit(request).ok());
+    engine.step(2);  // 16 of 20 prompt tokens
+    ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+    engine.run_to_end();
+    EXPECT_TRUE(engine.sample(1).events.empty());
+    EXPECT_EQ(engine.sample(1).weight_versions, (std::vector<uint64_t>(4, 2)));
+    engine.expect_replays(1);
+  }
+}
+
+TEST(EngineCoreFlip, PinKeepsItsWeightsFromItsFirstPrefillOnAndThenLetsThemGo) {
+  FakeEngine engine;
+  const std::weak_ptr<const WeightSet> old = engine.core->weights();
+  const auto prompt = fake_prompt(20);
+  SampleRequest request = fake_request(1, prompt, 10);
+  request.in_flight = InFlightPolicy::kPin;
+  ASSERT_TRUE(engine.submit(request).ok());
+  engine.step();  // a part of its prompt
+  ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+  EXPECT_EQ(engine.core->pinned_sequences(), 1);
+  request.request_id = 2;  // the same group, later: under the current version
+  ASSERT_TRUE(engine.submit(request).ok());
+  engine.step(4);
+  EXPECT_GT(engine.core->stats().num_forward_passes, engine.core->stats().num_steps);
+  EXPECT_FALSE(old.expired());
+  engine.core->abort(1, "cancelled", "");
+  engine.collect();
+  EXPECT_TRUE(old.expired()) << "the engine holds weights that nothing runs under";
+  EXPECT_EQ(engine.core->pinned_sequences(), 0);
+  engine.run_to_end();
+  EXPECT_EQ(engine.sample(1).version_digests.front().weight_version, 1u);
+  EXPECT_EQ(engine.sample(2).weight_versions, (std::vector<uint64_t>(10, 2)));
+  EXPECT_EQ(engine.core->stats().num_prompt_hits, 0u) << "a prompt hit crossed versions";
+  engine.expect_replays(1);
+  engine.expect_replays(2);
+}
+
+TEST(EngineCoreFlip, ReleasedPinsFollowTheFallback) {
+  FakeEngine engine;
+  SampleRequest request = fake_request(1, fake_prompt(5), 8);
+  request.in_flight = InFlightPolicy::kPin;
+  ASSERT_TRUE(engine.submit(request).ok());
+  engine.step(3);
+  const std::weak_ptr<const WeightSet> old = engine.core->weights();
+  ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+  engine.step(2);
+  EXPECT_FALSE(engine.core->release_pins(InFlightPolicy::kPin).ok());
+  EXPECT_EQ(*engine.core->release_pins(InFlightPolicy::kRecompute), 1);
+  EXPECT_TRUE(old.expired());
+  engine.run_to_end();
+  EXPECT_EQ(engine.sample(1).events,
+            (std::vector<TrajectoryEvent>{{10, EventKind::kFlipRecompute, 2}}));
+  engine.expect_replays(1);
+}
+
+TEST(EngineCoreFlip, WeightsOfAnotherShapeAreRefused) {
+  FakeEngine engine;
+  auto other = std::make_shared<WeightSet>(*fake_weights(2));
+  other->config.vocab_size = 41;
+  EXPECT_EQ(engine.core->install_weights(other).status().message(),
+            "weights to install: vocab_size is 41, wanted 40 as the engine's model");
+  EXPECT_FALSE(engine.core->install_weights(nullptr).ok());
+  EXPECT_EQ(engine.core->weights()->weight_version, 1u);
+}
+
+}  // namespace
+}  // namespace warproll
