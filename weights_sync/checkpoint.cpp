@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "weights_sync/safetensors.h"
 #include "protocol/strict_json.h"
+#include "weights_sync/safetensors.h"
 #include "weights_sync/tensor_check.h"
 
 namespace warproll {

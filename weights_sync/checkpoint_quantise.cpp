@@ -10,10 +10,10 @@
 #include <set>
 #include <vector>
 
+#include "protocol/strict_json.h"
 #include "weights_sync/checkpoint_writer.h"
 #include "weights_sync/parallel.h"
 #include "weights_sync/quantise_tensor.h"
-#include "protocol/strict_json.h"
 #include "weights_sync/tensor_scan.h"
 
 namespace warproll {

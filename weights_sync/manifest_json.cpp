@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "weights_sync/manifest.h"
 #include "protocol/strict_json.h"
+#include "weights_sync/manifest.h"
 #include "weights_sync/tensor_check.h"
 
 namespace warproll {

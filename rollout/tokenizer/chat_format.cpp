@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "protocol/strict_json.h"
 #include "rollout/tokenizer/chat_template.h"
 #include "rollout/tokenizer/file_text.h"
 #include "rollout/tokenizer/json_fields.h"
-#include "protocol/strict_json.h"
 
 namespace warproll {
 namespace {

@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "protocol/strict_json.h"
 #include "rollout/tokenizer/json_fields.h"
 #include "rollout/tokenizer/model_json.h"
-#include "protocol/strict_json.h"
 
 namespace warproll {
 namespace {
