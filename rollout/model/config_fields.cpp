@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
+
+#include "protocol/strict_json.h"
 
 namespace warproll {
 
@@ -66,8 +69,8 @@ std::optional<int32_t> as_integer(const json& value, int32_t low, int32_t high) 
 }  // namespace
 
 Result<ConfigFields> ConfigFields::parse(std::string_view text, const std::string& file) {
-  auto root = std::make_shared<const json>(json::parse(text, nullptr, /*allow_exceptions=*/false));
-  if (root->is_discarded()) return invalid_argument(file + ": is not valid JSON");
+  WARPROLL_TRY_ASSIGN(parsed, parse_strict_json(text, file));
+  const auto root = std::make_shared<const json>(std::move(parsed));
   if (!root->is_object()) {
     return invalid_argument(file + ": is " + shown(*root) + ", wanted an object");
   }

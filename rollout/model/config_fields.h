@@ -19,7 +19,8 @@ struct ConfigNode;  // an object of a parsed JSON text
 
 class ConfigFields {
  public:
-  // `file` names the object in errors: "config.json". Text that is no JSON object is an error.
+  // `file` names the object in errors: "config.json". Text that is no JSON object is an error,
+  // and so is a key that comes twice in one object, anywhere.
   static Result<ConfigFields> parse(std::string_view text, const std::string& file);
 
   // null counts as absent, as transformers writes None.

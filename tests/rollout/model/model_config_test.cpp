@@ -188,5 +188,22 @@ TEST(ModelConfig, TextThatIsNoJsonObjectIsRefusedByFile) {
   EXPECT_THAT(parse(base(), "", "7").status().message(), HasSubstr("hf_quant_config.json"));
 }
 
+// A parser that keeps the last one would run another model than the one that was read.
+TEST(ModelConfig, AKeyThatComesTwiceIsRefusedByName) {
+  std::string twice = base().dump();
+  twice.insert(1, R"("hidden_size": 32, )");
+  EXPECT_THAT(parse_model_config(twice, "", "").status().message(),
+              AllOf(HasSubstr("config.json"), HasSubstr("\"hidden_size\" comes twice")));
+  EXPECT_THAT(
+      parse(base(), R"({"eos_token_id": 1, "eos_token_id": 2})").status().message(),
+      AllOf(HasSubstr("generation_config.json"), HasSubstr("\"eos_token_id\" comes twice")));
+}
+
+TEST(ModelConfig, DeepNestingIsRefusedWithoutUsingTheStack) {
+  const std::string deep = std::string(1'000'000, '[');
+  EXPECT_THAT(parse_model_config("{\"a\":" + deep, "", "").status().message(),
+              AllOf(HasSubstr("config.json"), HasSubstr("nested deeper than")));
+}
+
 }  // namespace
 }  // namespace warproll
