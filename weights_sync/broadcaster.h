@@ -5,22 +5,24 @@
 // workers' HELLO what they serve.
 //
 // At most two offers live at a time:
-//   pending  being prepared; decided (committed or aborted) by the policy, at latest at the
-//   deadline target   the newest committed one: every live worker must come to serve it
+//   pending  being prepared; decided (committed or aborted) by the policy, at latest at the deadline
+//   target   the newest committed one: every live worker must come to serve it
 // Each worker's goal is the pending offer if there is one, else the target. Late joiners, restarted
 // workers, and those dropped from a decision get their goal by the same steps, each at its own
 // pace:
 //
-//   stage      sent (restated)   left by
-//   None       -                 serving != goal and the retry time has come: Begun (or
-//   RollingBack) Begun      Begin             Accept, Defer, Reject, Failed Deferred   Begin
-//   Accept, Failed Accepted   -                 all live workers have answered (pending), at once
-//   (target): Started Started    Start             Ready, Failed Ready      -                 the
-//   offer is committed: Committing; aborted: Aborting Committing Commit            Committed, or a
-//   heartbeat that shows the goal: None Aborting   Abort             Failed, or a heartbeat that
-//   shows no update: None RollingBack Rollback         RollbackDone Rejected   - another goal, or
-//   the worker restarts GaveUp     -                 another goal, or the offer is committed (then
-//   it is retried)
+//   stage        sent (restated)  left by
+//   None         -                serving != goal and the retry time has come: Begun or RollingBack
+//   Begun        Begin            Accept, Defer, Reject, Failed
+//   Deferred     Begin            Accept, Failed
+//   Accepted     -                pending: all live workers have answered; target: at once: Started
+//   Started      Start            Ready, Failed
+//   Ready        -                the offer is committed: Committing; aborted: Aborting
+//   Committing   Commit           Committed, or a heartbeat that shows the goal: None
+//   Aborting     Abort            Failed, or a heartbeat that shows no update: None
+//   RollingBack  Rollback         RollbackDone
+//   Rejected     -                another goal, or the worker restarts
+//   GaveUp       -                another goal, or the offer is committed (then it is retried)
 //
 // A worker that is silent for liveness_ms is dropped from decisions and keeps nobody waiting.
 // Thread: one; no call blocks.

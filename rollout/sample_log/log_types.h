@@ -13,11 +13,10 @@
 namespace warproll {
 
 // When append() reports success.
-//   each:  after an fsync of its own.       Survives power loss.
-//   group: after an fsync shared by a batch. Survives power loss.
-//   os:    when the kernel has the bytes.    Survives SIGKILL, not power loss; no seq is reused
-//   even
-//          then, because seqs are reserved in blocks in the synced high-water file.
+//   each:  after an fsync of its own.         Survives power loss.
+//   group: after an fsync shared by a batch.  Survives power loss.
+//   os:    when the kernel has the bytes.     Survives SIGKILL, not power loss; no seq is reused
+//          even then, because seqs are reserved in blocks in the synced high-water file.
 enum class Durability : uint8_t { kEach, kGroup, kOs };
 std::string_view to_string(Durability durability);  // "each" ...
 Result<Durability> durability_from(std::string_view text);

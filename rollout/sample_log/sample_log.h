@@ -2,8 +2,8 @@
 // worker, RocksDB inside. A trajectory is sent only after it is in here (S1).
 //
 //   append() -> bounded queue -> writer thread: drain, number, encode -> one WriteBatch
-//   (sample + tensors + outbox + index) -> durable -> high-water file -> callbacks -> sealed
-//   listener
+//   (sample + tensors + outbox + index) -> durable -> high-water file -> callbacks
+//   -> sealed listener
 //
 // Families: meta, samples (BE64 seq -> 32-byte header + Cap'n Proto), tensors (BE64 seq + BE16),
 // outbox (BE64 seq -> bytes, attempts, first sent), index, dead_letters. docs/sample_log.md has the
@@ -13,9 +13,10 @@
 //                               |  ^------- rewind() after a trainer rollback
 //                               +-> dead letter            removed, then wanted again -> gap
 //
-// Intake state:   open --(write failed | free space < min_free_bytes)--> paused --(retry ok)-->
-// open While paused: queued samples stay in memory, append() waits for room until its deadline,
-// reading, sending and committing go on.
+// Intake state:   open --(write failed | free space < min_free_bytes)--> paused
+//                 paused --(retry ok)--> open
+// While paused: queued samples stay in memory, append() waits for room until its deadline, reading,
+// sending and committing go on.
 //
 // Thread: every method may be called from any thread. Callbacks run on the writer thread, in seq
 // order, and must not call back into append() or close().
