@@ -1,4 +1,5 @@
-// 100 weight flips under load for each in-flight policy, on the real forward with arith v1..v3.
+// 100 weight flips under load for each in-flight policy, on the real forward with arith v1..v3: the
+// queue is never empty and at least half of the sequences span a flip, both counted.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,6 +17,7 @@ constexpr float kLogprobTolerance = 1e-4f;
 struct Load {
   std::map<uint64_t, SampleRequest> requests;
   std::map<uint64_t, GeneratedSample> samples;
+  std::set<uint64_t> met_flip;  // had sampled something and had not ended when the weights flipped
 };
 
 // Keeps more waiting and running than the engine can take, and flips every few steps.
@@ -42,7 +44,11 @@ class FlipRun {
         collect();
       }
       const auto& next = versions_[static_cast<size_t>(flip) % versions_.size()];
-      EXPECT_GT(core_->stats().running_sequences + core_->stats().waiting_sequences, 0);
+      EXPECT_GT(core_->stats().running_sequences, 0);
+      for (const auto& [id, request] : load_.requests) {
+        if (core_->sequence_tokens(id) > static_cast<int32_t>(request.prompt_ids->size()))
+          load_.met_flip.insert(id);
+      }
       EXPECT_TRUE(core_->install_weights(next).ok());
       collect();
     }
@@ -102,6 +108,7 @@ class Flips : public ::testing::Test {
     Load load = FlipRun(versions_, policy).run();
     EXPECT_EQ(load.samples.size(), load.requests.size()) << "each sample exactly once";
     EXPECT_GT(load.samples.size(), 100u);
+    EXPECT_GE(2 * load.met_flip.size(), load.samples.size()) << "too few span a flip";
     return load;
   }
   // Each token's logprob is what a clean forward of the whole text under its version gives.
