@@ -2,10 +2,37 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "worker/commands/command.h"
 #include "worker/terminal/exit_code.h"
 #include "worker/terminal/stop_signal.h"
+
+namespace {
+
+// The parser calls a mistyped command a missing one; this names it and what there is.
+bool report_unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc && level->get_require_subcommand_min() > 0; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with('-')) return false;
+    const CLI::App* next = nullptr;
+    std::string known;
+    for (const CLI::App* command : level->get_subcommands([](const CLI::App*) { return true; })) {
+      if (command->get_name() == word) next = command;
+      known += " " + command->get_name();
+    }
+    if (next == nullptr) {
+      std::fprintf(stderr, "warproll: unknown command '%s', known:%s\n", word.c_str(),
+                   known.c_str());
+      return true;
+    }
+    level = next;
+  }
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace warproll;
@@ -29,6 +56,7 @@ int main(int argc, char** argv) {
     add_config_command(app, context);
     add_keygen_command(app, context);
     add_doctor_command(app, context);
+    if (report_unknown_command(app, argc, argv)) return kExitUsage;
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -5,11 +5,9 @@ import json
 import signal
 import subprocess
 import sys
-import unittest
 
 import harness
 
-EOS_TEXT = "<|endoftext|>"
 
 
 class PythonTrainer(harness.Case):
@@ -68,6 +66,15 @@ class PythonTrainer(harness.Case):
         keys = [(row["taskId"], row["sampleIndex"]) for row in self.taken()]
         self.assertEqual(len(keys), len(set(keys)))
         self.assertEqual(set(keys), {(f"g{i}", k) for i in range(200) for k in range(4)})
+
+    def test_a_task_the_worker_cannot_run_is_rejected_with_the_reason(self):
+        common = dict(groupSize=1, inFlight="keep", sampling=dict(temperature=0, maxTokens=8, topP=1, seed=1))
+        trainer = self.start_python_trainer([dict(common, taskId="good", promptText="1+1="),
+                                             dict(common, taskId="bad", promptText="1+1=", env="warehouse")])
+        self.finish(trainer, self.start_worker())
+        self.assertIn("bad rejected unknown env 'warehouse', known: single_turn",
+                      (self.folder / "python-trainer.stderr").read_text())
+        self.assertEqual([row["taskId"] for row in self.taken()], ["good"])
 
     def taken_lines(self):
         return (self.folder / "out.jsonl").read_bytes().splitlines()

@@ -9,7 +9,8 @@ DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2", "U8": "u1", "
 
 def read(path):
     """{name: (dtype, array)}, in the order of the file."""
-    data = open(path, "rb").read()
+    with open(path, "rb") as file:
+        data = file.read()
     (size,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__", None)

@@ -148,7 +148,10 @@ int run(const Options& options, CommandContext& context) {
   const Result<TextParts> text = load_text_parts(options.checkpoint, options.tokenizer);
   if (!text.ok()) return report_failure(text.status());
   const Result<EncodedPrompt> prompt = text->encoder.encode(*task);
-  if (!prompt.ok()) return report_failure(prompt.status());
+  if (!prompt.ok()) {
+    if (text->tokenizer) return report_failure(invalid_argument(prompt.status().message()));
+    return report_failure(not_found(prompt.status().message() + "; " + text->note));
+  }
   const Result<GeneratedSample> sample =
       run_engine(*weights, *text, prompt->ids, options, *activations, context.stop);
   if (!sample.ok()) return report_failure(sample.status());

@@ -86,6 +86,11 @@ Status validate(const TrainerConfig& config) {
   if (config.tasks.source == "jsonl" && config.tasks.file.empty()) {
     return invalid_argument("tasks.file is empty, wanted a JSONL file for tasks.source jsonl");
   }
+  if (config.curve.secret_key_file.empty() != config.curve.allowed_clients_file.empty()) {
+    return invalid_argument(
+        "trainer.secret_key_file and trainer.allowed_clients_file go together: one is '" +
+        config.curve.secret_key_file + "', the other '" + config.curve.allowed_clients_file + "'");
+  }
   if (config.liveness_ms < 2 * config.heartbeat_ms) {
     return invalid_argument("trainer.liveness_ms is " + std::to_string(config.liveness_ms) +
                             ", wanted at least twice trainer.heartbeat_ms (" +

@@ -7,12 +7,12 @@
 #include <sstream>
 
 #include "worker/config/yaml_config.h"
+#include "worker/config/yaml_text_check.h"
 
 namespace warproll {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
-constexpr int kMaxNesting = 32;  // yaml-cpp recurses per level
 
 // A value and where it stands, from the file or from an override.
 struct Located {
@@ -138,7 +138,7 @@ class YamlReader final : public ConfigVisitor {
 
  private:
   void collect(const YAML::Node& node, const std::string& prefix, int depth) {
-    if (depth > kMaxNesting) return problem(where(node), "nested deeper than 32 levels");
+    if (depth > kMaxYamlNesting) return problem(where(node), "nested deeper than 32 levels");
     std::set<std::string> seen;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) {
@@ -215,23 +215,6 @@ class YamlReader final : public ConfigVisitor {
   std::vector<std::string> problems_;
 };
 
-// yaml-cpp recurses for each open bracket and each indent: refuse absurd nesting before it starts.
-bool nested_too_deep(const std::string& yaml) {
-  int depth = 0;
-  for (size_t i = 0; i < yaml.size(); ++i) {
-    if (yaml[i] == '[' || yaml[i] == '{') ++depth;
-    if (yaml[i] == ']' || yaml[i] == '}') --depth;
-    if (depth > kMaxNesting) return true;
-  }
-  // Block nesting: "- - - -" or "? ? ?" on one line, or ever deeper indents.
-  std::istringstream lines(yaml);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t first = line.find_first_not_of(" -?:\t");
-    if ((first == std::string::npos ? line.size() : first) > 2 * kMaxNesting) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 Status parse_yaml_config(const std::string& yaml, const std::string& name,
@@ -241,9 +224,7 @@ Status parse_yaml_config(const std::string& yaml, const std::string& name,
     return invalid_argument(name + ": is " + std::to_string(yaml.size()) +
                             " bytes, wanted at most " + std::to_string(kMaxFileBytes));
   }
-  if (nested_too_deep(yaml)) {
-    return invalid_argument(name + ": nested too deeply, wanted at most 32 levels");
-  }
+  WARPROLL_TRY(check_yaml_text(yaml, name));
   YAML::Node root;
   try {
     root = YAML::Load(yaml);

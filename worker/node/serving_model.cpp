@@ -47,10 +47,10 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
                                      bool quantise_to_mxfp8) {
   WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(directory));
   WeightArenas arenas;  // the staged weights outlive it
-  WARPROLL_TRY_ASSIGN(staged,
-                      load_staged(checkpoint, weight_version,
-                                  make_layout_function(quantise_to_mxfp8, std::nullopt), arenas));
-  return make_weight_set(staged);
+  const Result<StagedWeightsPtr> staged = load_staged(
+      checkpoint, weight_version, make_layout_function(quantise_to_mxfp8, std::nullopt), arenas);
+  if (!staged.ok()) return staged.status().with_context(directory);
+  return make_weight_set(*staged);
 }
 
 Result<TextParts> load_text_parts(const std::string& checkpoint_directory,

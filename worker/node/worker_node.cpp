@@ -70,7 +70,7 @@ Status WorkerNode::run(StopSignal& stop) {
   if (fault().ok()) {
     say_bye_ = true;
     set_state(WorkerState::kDraining);
-    drain(Clock::now() + milliseconds(config_.drain_ms));
+    drain(stop, Clock::now() + milliseconds(config_.drain_ms));
   }
   set_state(WorkerState::kStopping);
   const Status ended = shut_down();
@@ -78,18 +78,19 @@ Status WorkerNode::run(StopSignal& stop) {
   return fault().ok() ? ended : fault();
 }
 
-// First what runs becomes durable, then, if a trainer is there, it takes it.
-void WorkerNode::drain(SteadyTime deadline) {
+// First what runs becomes durable, then, if a trainer is there, it takes it. Waits on `stop`, so that a
+// second signal ends the process.
+void WorkerNode::drain(StopSignal& stop, SteadyTime deadline) {
   collector_->drain();
   while (!collector_->idle() && Clock::now() < deadline && fault().ok()) {
-    std::this_thread::sleep_for(kDrainPoll);
+    stop.wait_until(Clock::now() + kDrainPoll);
   }
   if (!collector_->idle()) {
     logger_.warn(std::to_string(collector_->open_task_ids().size()) +
                  " tasks did not end within worker.drain_ms; the trainer issues them again");
   }
   while (!io_drained_ && io_streaming_ && Clock::now() < deadline && fault().ok()) {
-    std::this_thread::sleep_for(kDrainPoll);
+    stop.wait_until(Clock::now() + kDrainPoll);
   }
   const CollectorStats stats = collector_->stats();
   logger_.info("drained: " + std::to_string(stats.samples_sealed) + " samples sealed, " +

@@ -67,7 +67,7 @@ class WorkerNode {
   [[nodiscard]] Heartbeat heartbeat() const;
 
   void housekeeping();
-  void drain(SteadyTime deadline);
+  void drain(StopSignal& stop, SteadyTime deadline);
   Status shut_down();
   void fail(const Status& why);  // the first fault wins; ends run()
   [[nodiscard]] Status fault() const;

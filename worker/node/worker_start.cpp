@@ -105,7 +105,7 @@ Status WorkerNode::load_weights() {
   updates_ = std::make_unique<UpdateReceiver>(std::move(options));
   const Result<StagedWeightsPtr> loaded = updates_->load_initial(
       config_.model.checkpoint, static_cast<uint64_t>(config_.model.weight_version));
-  return loaded.status().with_context("model.checkpoint");
+  return loaded.status().with_context("model.checkpoint " + config_.model.checkpoint);
 }
 
 Status WorkerNode::start_engine() {

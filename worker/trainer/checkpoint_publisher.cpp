@@ -88,8 +88,12 @@ Result<UpdateOffer> CheckpointPublisher::offer(const OfferedCheckpoint& offered)
   return offer;
 }
 
-Status CheckpointPublisher::save_progress() const {
-  return write_text_file(state_path_, nlohmann::json{{"committed", num_committed_}}.dump() + "\n");
+Status CheckpointPublisher::save_progress() {
+  unsaved_ = true;
+  WARPROLL_TRY(
+      write_text_file(state_path_, nlohmann::json{{"committed", num_committed_}}.dump() + "\n"));
+  unsaved_ = false;
+  return ok_status();
 }
 
 Result<bool> CheckpointPublisher::adopt_current(Broadcaster& broadcaster, int64_t now_ms) {
@@ -113,6 +117,7 @@ void CheckpointPublisher::start_preparing(size_t index) {
 Result<std::optional<uint64_t>> CheckpointPublisher::advance(Broadcaster& broadcaster,
                                                              uint64_t taken_samples,
                                                              int64_t now_ms) {
+  if (unsaved_) WARPROLL_TRY(save_progress());
   if (begun_.has_value() && !broadcaster.has_pending()) {  // decided
     if (broadcaster.target_version() == version_of(*begun_)) {
       num_committed_ = *begun_ + 1;

@@ -41,7 +41,7 @@ class CheckpointPublisher {
                       std::string state_path, size_t num_committed);
   [[nodiscard]] uint64_t version_of(size_t index) const;
   Result<UpdateOffer> offer(const OfferedCheckpoint& offered);
-  Status save_progress() const;
+  Status save_progress();
   void start_preparing(size_t index);
 
   const TrainerConfig::Checkpoints config_;
@@ -51,6 +51,7 @@ class CheckpointPublisher {
   std::optional<size_t> preparing_;
   std::optional<size_t> begun_;
   int64_t retry_at_ms_ = 0;
+  bool unsaved_ = false;  // the disk was full: published.json is behind num_committed_
   std::future<Result<OfferedCheckpoint>> prepared_;
 };
 

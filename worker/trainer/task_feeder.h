@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -25,21 +25,24 @@ class TaskFeeder {
   TaskFeeder(const TaskFeeder&) = delete;
   TaskFeeder& operator=(const TaskFeeder&) = delete;
 
-  // Adds tasks until `max_unfinished` are open or leased, or the source ends.
+  // Adds tasks until `max_unfinished` are open or leased, or the source ends. A file that cannot be
+  // written is kUnavailable; no task is lost by it, the next call tries again.
   Status feed(TrainerStream& stream, size_t max_unfinished);
-  [[nodiscard]] bool exhausted() const { return exhausted_; }
+  [[nodiscard]] bool exhausted() const { return exhausted_ && pending_.empty(); }
   [[nodiscard]] uint64_t num_fed() const { return num_fed_; }
   [[nodiscard]] uint64_t num_samples_fed() const { return num_samples_fed_; }
   [[nodiscard]] uint64_t num_tasks() const { return source_->num_tasks(); }
 
  private:
-  TaskFeeder(std::unique_ptr<TaskSource> source, std::string issued_path, std::FILE* issued,
-             uint64_t num_written);
-  Status write_issued(const Task& task);
+  TaskFeeder(std::unique_ptr<TaskSource> source, std::string issued_path, int issued_fd,
+             uint64_t num_written, uint64_t bytes_written);
+  Status write_issued();
   const std::unique_ptr<TaskSource> source_;
   const std::string issued_path_;
-  std::FILE* const issued_;
+  const int issued_fd_;
   uint64_t num_written_;  // lines in the file; the source is deterministic, so the first tasks
+  uint64_t bytes_written_;
+  std::deque<Task> pending_;  // read from the source, not yet fed: a full disk keeps them here
   uint64_t num_fed_ = 0;
   uint64_t num_samples_fed_ = 0;
   bool exhausted_ = false;

@@ -115,19 +115,23 @@ Status Trainer::count_taken() {
   return ok_status();
 }
 
+// A full disk stops what needs it; signs of life, leases and weight updates go on.
 Status Trainer::advance(SteadyTime now) {
+  Status fed;
   if (feeder_) {
     const size_t workers = std::max<size_t>(1, stream_->receiver().sessions().size());
-    WARPROLL_TRY(
-        feeder_->feed(*stream_, workers * static_cast<size_t>(config_.tasks.open_per_worker)));
+    fed = feeder_->feed(*stream_, workers * static_cast<size_t>(config_.tasks.open_per_worker));
   }
-  WARPROLL_TRY(stream_->advance(now));
-  WARPROLL_TRY(count_taken());
+  const Status streamed = stream_->advance(now);
+  const Status counted = count_taken();
   for (const TaskFailure& failure : stream_->leases().take_failures()) {
     ++failed_tasks_;
     logger_.error("task " + failure.task_id + " failed: " + failure.reason);
   }
   advance_fleet(now);
+  WARPROLL_TRY(fed);
+  WARPROLL_TRY(streamed);
+  WARPROLL_TRY(counted);
   WARPROLL_TRY(
       publisher_->advance(*broadcaster_, stream_->receiver().store().num_taken(), now_ms(now))
           .status());
@@ -148,7 +152,7 @@ bool Trainer::finished() const {
   const auto wanted = static_cast<uint64_t>(config_.stop_after_samples);
   if (wanted != 0) return stream_->receiver().store().num_taken() >= wanted;
   return feeder_ && feeder_->exhausted() && stream_->leases().num_unfinished() == 0 &&
-         broadcaster_->converged();
+         (config_.checkpoints.publish.empty() || broadcaster_->converged());
 }
 
 void Trainer::say_goodbye() {

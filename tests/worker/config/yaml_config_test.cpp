@@ -100,6 +100,24 @@ TEST(YamlConfig, AbsurdNestingIsRefusedBeforeTheParserRecurses) {
   EXPECT_THAT(parse(dashes, config).message(), HasSubstr("nested too deeply"));
 }
 
+TEST(YamlConfig, AQuoteThatIsNotClosedDoesNotSwallowTheRestOfTheFile) {
+  WorkerConfig config;
+  for (const std::string open : {"worker:\n  name: 'open\nlog:\n  directory: x\n",
+                                 "worker:\n  name: \"open\\\"\nlog:\n  directory: x\n",
+                                 "worker:\n  'name: x\nlog:\n  directory: x\n",
+                                 "worker:\n  name: 'it''s\nlog:\n  directory: x\n"}) {
+    EXPECT_THAT(parse(open, config).message(), HasSubstr("w.yaml:2: a quote is not closed"));
+  }
+  const Status closed = parse(
+      "worker:  # it's \"fine\n  name: 'it''s'\nlog:\n  directory: it's  # isn't it\n"
+      "trainer:\n  endpoint: \"a\\\"b'c\"\nweights: {transports: ['tcp', \"directory\"]}\n",
+      config);
+  ASSERT_TRUE(closed.ok()) << closed.message();
+  EXPECT_EQ(config.name, "it's");
+  EXPECT_EQ(config.log.directory, "it's");
+  EXPECT_EQ(config.trainer.endpoint, "a\"b'c");
+}
+
 TEST(YamlConfig, OverridesFromTheCommandLineWinAndAreCheckedAlike) {
   WorkerConfig config;
   EXPECT_TRUE(parse("engine:\n  threads: 1\n", config, {"engine.threads=2"}).ok());

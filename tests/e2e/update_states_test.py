@@ -1,0 +1,186 @@
+"""The trainer killed in every state of an update, and a worker killed in every state. Each time the old
+version is served meanwhile, the fleet comes to the newest version by itself, and every sample is taken
+exactly once.
+
+How a state is caught: SIGSTOP of the process that the others wait for holds them in it; what the state
+was is read from /healthz and from the trainer's log before the kill. A try that came too late is let go
+and made again with the next update.
+"""
+import json
+import re
+import signal
+import time
+
+import big_checkpoint
+import harness
+
+NUM_EXPERTS = 384  # about 43 MiB
+VERSIONS = 300
+WORKERS = ("worker-1", "worker-2")
+UNDER_WAY = ("receiving", "verifying", "ready")
+
+
+class UpdateStates(harness.Case):
+    def setUp(self):
+        super().setUp()
+        self.big = [big_checkpoint.write(harness.ARITH[v], self.folder / f"big-v{v}", NUM_EXPERTS) for v in (1, 2, 3)]
+        self.count, self.running = 0, {}
+        for name in ("trainer", *WORKERS):
+            self.start_process(name)
+        self.w1, self.w2 = (self.running[name] for name in WORKERS)
+
+    def start_process(self, name):
+        if name == "trainer":
+            self.running[name] = self.start_trainer(
+                tasks__count=self.count, tasks__group_size=2, tasks__open_per_worker=8,
+                checkpoints__publish=[self.big[i % 3] for i in range(VERSIONS)], checkpoints__every_samples=1,
+                checkpoints__bucket_mb=1, trainer__liveness_ms=int(20000 * harness.options.slowness),
+                checkpoints__deadline_ms=int(60000 * harness.options.slowness))
+        else:
+            self.running[name] = self.start_worker(name, model__checkpoint=self.big[0], log__durability="os")
+
+    # What can be seen.
+
+    def events(self):
+        """[(version, text)] of the running trainer's log lines about updates."""
+        found = []
+        for line in self.running["trainer"].log().splitlines():
+            try:
+                text = json.loads(line)["message"]
+            except ValueError:
+                continue  # not whole yet
+            match = re.match(r"(\S+): version (\d+): (.*)", text)
+            if match:
+                found.append((int(match[2]), match[3]))
+        return found
+
+    def said(self, text, after=0):
+        return any(text in said for _, said in self.events()[after:])
+
+    def converged(self):
+        versions = {self.running[name].version() for name in WORKERS}
+        return len(versions) == 1 and None not in versions
+
+    def worker(self):
+        return self.running["worker-1"]
+
+    # Catching states. Each gives False when the moment has passed; frozen processes stay frozen.
+
+    def freeze(self, name):
+        self.running[name].signal(signal.SIGSTOP)
+
+    def thaw(self):
+        for process in self.running.values():
+            if process.running():
+                process.signal(signal.SIGCONT)
+
+    def poll(self, condition, seconds=3):
+        deadline = time.monotonic() + seconds * harness.options.slowness
+        while time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.001)
+        return False
+
+    def catch_begun(self):
+        """worker-1 has not yet answered a Begin that was sent to it."""
+        seen = len(self.events())
+        self.freeze("worker-1")
+        return (self.poll(lambda: self.said("is offered to 2 workers", seen)) and
+                not self.said("worker-1 accepts", seen))
+
+    def catch_accepted(self):
+        """worker-1 has accepted and waits for the Start, since worker-2 does not answer."""
+        seen = len(self.events())
+        self.freeze("worker-2")
+        return (self.poll(lambda: self.said("worker-1 accepts", seen)) and not self.said("worker-2 accepts", seen)
+                and self.worker().health()["update_state"] == "receiving")
+
+    def receiving_bytes(self):
+        health = self.worker().health()
+        return (health.get("update_state") == "receiving"
+                and 0 < health.get("update_received_bytes", 0) < health["update_total_bytes"])
+
+    def catch_receiving(self):
+        """A part of the bytes is at worker-1, and no more come: the trainer, which serves them, is stopped."""
+        if not self.poll(self.receiving_bytes):
+            return False
+        self.freeze("trainer")
+        return self.receiving_bytes()
+
+    def catch_verifying(self):
+        """worker-1 checks what it received; it cannot be held there, so the kill comes at once."""
+        return self.poll(lambda: self.worker().health().get("update_state") == "verifying")
+
+    def catch_ready(self):
+        """worker-1 is ready and waits for the commit, since worker-2 is stopped amid its transfer."""
+        seen = len(self.events())
+        if not self.poll(lambda: self.said("worker-2 accepts", seen)):
+            return False
+        self.freeze("worker-2")
+        return (self.poll(lambda: self.said("worker-1 is ready", seen)) and not self.said("worker-2 is ready", seen)
+                and self.worker().health()["update_state"] == "ready")
+
+    def catch_committed(self):
+        """The fleet's decision has fallen, and worker-1 has not said that it flipped."""
+        seen = len(self.events())
+        if not self.poll(lambda: self.said("worker-1 is ready", seen)):
+            return False
+        self.freeze("worker-1")
+        return self.poll(lambda: self.said("is committed", seen)) and not self.said("worker-1 serves", seen)
+
+    # The test of one state and one victim.
+
+    def check(self, catch, victim):
+        for _ in range(15):
+            self.wait_until("a converged fleet", self.converged, 60)
+            before = self.worker().version()
+            if catch():
+                break
+            self.thaw()
+        else:
+            self.fail("the state was never caught")
+        self.running[victim].kill()
+        last = self.events()[-1][0]
+        self.thaw()
+        if victim == "trainer":
+            # Nobody can commit now: what worker-1 serves is the old version, or, once the decision has
+            # fallen, the new one; it answers, and it goes on.
+            served = {self.worker().version() for _ in range(5)}
+            allowed = {before, last} if catch == self.catch_committed else {before, last - 1}
+            self.assertLessEqual(served, allowed)
+        taken = len(self.lines())
+        self.start_process(victim)
+        self.wait_until("the newest version", lambda: self.converged() and self.worker().version() >= last, 60,
+                        list(self.running.values()))
+        self.wait_until("more samples", lambda: len(self.lines()) > taken, 60, list(self.running.values()))
+
+    def finish(self):
+        """The endless run gets an end, where the tasks issued so far end."""
+        self.assertEqual(self.running["trainer"].terminate(), 0)
+        self.count = len((self.folder / "trainer" / "issued.jsonl").read_bytes().splitlines())
+        self.start_process("trainer")
+        self.expect_end(self.running["trainer"], 0, seconds=90)
+        self.assertTrue(self.converged())
+        for name in WORKERS:
+            self.assertEqual(self.running[name].terminate(), 0)
+            self.check_log(self.folder / f"{name}-log")
+        print(self.check_exactly_once(), end=" ", flush=True)
+
+    def check_all(self, victim):
+        for catch in (self.catch_begun, self.catch_accepted, self.catch_receiving, self.catch_verifying,
+                      self.catch_ready, self.catch_committed):
+            started = time.monotonic()
+            self.check(catch, victim)
+            print(f"{catch.__name__} {time.monotonic() - started:.1f} s,", end=" ", flush=True)
+        self.finish()
+
+    def test_the_trainer_is_killed_in_every_state(self):
+        self.check_all("trainer")
+
+    def test_a_worker_is_killed_in_every_state(self):
+        self.check_all("worker-1")
+
+
+if __name__ == "__main__":
+    harness.main()
