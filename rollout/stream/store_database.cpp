@@ -7,11 +7,15 @@
 #include <rocksdb/write_batch.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <vector>
 
 namespace warproll {
 namespace {
+
+constexpr std::chrono::milliseconds kResumePause(500);
+constexpr uint64_t kReopenFreeBytes = 8 << 20;  // an open makes files: less is still a full disk
 
 // Small families share RocksDB's default one, told apart by their first byte: every column family
 // costs open time and a memtable. Those of large values have their own.
@@ -51,6 +55,7 @@ Status from_rocksdb(const rocksdb::Status& status, const std::string& doing) {
   if (status.ok()) return ok_status();
   StatusCode code = StatusCode::kInternal;
   if (status.IsNoSpace()) code = StatusCode::kResourceExhausted;
+  if (status.IsBusy()) code = StatusCode::kUnavailable;
   if (status.IsCorruption()) code = StatusCode::kDataLoss;
   if (status.IsIOError() && status.ToString().find("lock") != std::string::npos) {
     code = StatusCode::kFailedPrecondition;
@@ -98,19 +103,40 @@ bool StoreBatch::empty() const { return impl_->changes.empty(); }
 void StoreBatch::clear() { impl_->changes.clear(); }
 
 struct StoreDatabase::Impl {
-  std::unique_ptr<rocksdb::DB> db;
+  std::string directory;
+  std::unique_ptr<rocksdb::DB> db;  // null: a reopen failed, the next write tries again
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  Status write_failure;  // of the last write; ok = it did not fail
+  std::chrono::steady_clock::time_point resume_at;
+
+  ~Impl() { close(); }
   [[nodiscard]] rocksdb::ColumnFamilyHandle* handle(StoreFamily family) const {
     return handles[place_of(family).column];
+  }
+  [[nodiscard]] Status require_open() const {
+    return db ? ok_status() : resource_exhausted("trajectory store: closed since the disk is full");
+  }
+  void close() {
+    if (!db) return;
+    for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+    handles.clear();
+    (void)db->Close();  // everything acknowledged is in the WAL already
+    db.reset();
+  }
+  Status open() {
+    const rocksdb::Options options = database_options();
+    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+    for (const char* name : kColumnNames) descriptors.emplace_back(name, options);
+    rocksdb::DB* raw = nullptr;
+    WARPROLL_TRY(from_rocksdb(rocksdb::DB::Open(options, directory, descriptors, &handles, &raw),
+                              "open of '" + directory + "'"));
+    db.reset(raw);
+    return ok_status();
   }
 };
 
 StoreDatabase::StoreDatabase(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-
-StoreDatabase::~StoreDatabase() {
-  for (auto* handle : impl_->handles) (void)impl_->db->DestroyColumnFamilyHandle(handle);
-  (void)impl_->db->Close();  // everything acknowledged is in the WAL already
-}
+StoreDatabase::~StoreDatabase() = default;
 
 Result<std::unique_ptr<StoreDatabase>> StoreDatabase::open(const std::string& directory) {
   std::error_code error;
@@ -119,19 +145,14 @@ Result<std::unique_ptr<StoreDatabase>> StoreDatabase::open(const std::string& di
     return invalid_argument("trajectory store: cannot make directory '" + directory +
                             "': " + error.message());
   }
-  const rocksdb::Options options = database_options();
-  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const char* name : kColumnNames) descriptors.emplace_back(name, options);
   auto impl = std::make_unique<Impl>();
-  rocksdb::DB* raw = nullptr;
-  WARPROLL_TRY(
-      from_rocksdb(rocksdb::DB::Open(options, directory, descriptors, &impl->handles, &raw),
-                   "open of '" + directory + "'"));
-  impl->db.reset(raw);
+  impl->directory = directory;
+  WARPROLL_TRY(impl->open());
   return std::unique_ptr<StoreDatabase>(new StoreDatabase(std::move(impl)));
 }
 
 Result<std::string> StoreDatabase::get(StoreFamily family, std::string_view key) const {
+  WARPROLL_TRY(impl_->require_open());
   std::string value;
   const rocksdb::Status status =
       impl_->db->Get({}, impl_->handle(family), full_key(family, key), &value);
@@ -141,6 +162,7 @@ Result<std::string> StoreDatabase::get(StoreFamily family, std::string_view key)
 }
 
 Status StoreDatabase::scan(StoreFamily family, std::string_view from, const Visit& visit) const {
+  WARPROLL_TRY(impl_->require_open());
   const std::unique_ptr<rocksdb::Iterator> it(impl_->db->NewIterator({}, impl_->handle(family)));
   const char prefix = place_of(family).prefix;
   for (it->Seek(full_key(family, from)); it->Valid(); it->Next()) {
@@ -157,13 +179,33 @@ Status StoreDatabase::scan(StoreFamily family, std::string_view from, const Visi
 
 Result<std::string> StoreDatabase::last_key(StoreFamily family) const {
   WARPROLL_CHECK(place_of(family).prefix == 0, "last_key of a family that shares its column");
+  WARPROLL_TRY(impl_->require_open());
   const std::unique_ptr<rocksdb::Iterator> it(impl_->db->NewIterator({}, impl_->handle(family)));
   it->SeekToLast();
   WARPROLL_TRY(from_rocksdb(it->status(), std::string("scan of ") + name_of(family)));
   return it->Valid() ? it->key().ToString() : std::string();
 }
 
+// RocksDB refuses every write after a failed one until it is told to go on. Its own recovery waits for
+// more free space than a small disk ever has and answers Busy meanwhile; then closing and opening does it.
+Status StoreDatabase::resume_after_failure() {
+  if (impl_->write_failure.ok()) return ok_status();
+  const auto now = std::chrono::steady_clock::now();
+  if (now < impl_->resume_at) return impl_->write_failure;
+  impl_->resume_at = now + kResumePause;
+  if (!impl_->db || !impl_->db->Resume().ok()) {
+    std::error_code error;
+    const auto space = std::filesystem::space(impl_->directory, error);
+    if (error || space.available < kReopenFreeBytes) return impl_->write_failure;
+    impl_->close();
+    WARPROLL_TRY(impl_->open());
+  }
+  impl_->write_failure = ok_status();
+  return ok_status();
+}
+
 Status StoreDatabase::write(const StoreBatch& batch, bool sync) {
+  WARPROLL_TRY(resume_after_failure());
   rocksdb::WriteBatch changes;
   for (const auto& change : batch.impl_->changes) {
     auto* handle = impl_->handle(change.family);
@@ -174,7 +216,11 @@ Status StoreDatabase::write(const StoreBatch& batch, bool sync) {
   }
   rocksdb::WriteOptions options;
   options.sync = sync;
-  return from_rocksdb(impl_->db->Write(options, &changes), "write");
+  impl_->write_failure = from_rocksdb(impl_->db->Write(options, &changes), "write");
+  if (!impl_->write_failure.ok()) {
+    impl_->resume_at = std::chrono::steady_clock::now() + kResumePause;
+  }
+  return impl_->write_failure;
 }
 
 }  // namespace warproll

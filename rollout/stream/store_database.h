@@ -61,6 +61,7 @@ class StoreDatabase {
 
  private:
   struct Impl;
+  Status resume_after_failure();
   explicit StoreDatabase(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

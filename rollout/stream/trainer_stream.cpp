@@ -44,8 +44,9 @@ Result<MessageVerdict> TrainerStream::on_message(PeerMessage message, SteadyTime
 }
 
 Status TrainerStream::advance(SteadyTime now) {
-  WARPROLL_TRY_ASSIGN(taken, receiver_->flush());
-  just_taken_ = std::move(taken);
+  // A store that cannot write takes and acknowledges nothing, and the worker must know that we live.
+  Result<std::vector<TakenPair>> taken = receiver_->flush();
+  just_taken_ = taken.ok() ? *std::move(taken) : std::vector<TakenPair>();
   receiver_->tick(now);
   leases_.on_taken(just_taken_);
   for (SessionChange& change : receiver_->take_session_changes()) {
@@ -60,6 +61,7 @@ Status TrainerStream::advance(SteadyTime now) {
     // Not connected any more: the lease is restated or released when that is noticed.
     (void)receiver_->send(message->producer_id, std::move(message->message));
   }
+  WARPROLL_TRY(taken.status());
   if (jsonl_) WARPROLL_TRY(jsonl_->write(jsonl_lines_per_round_).status());
   return ok_status();
 }
