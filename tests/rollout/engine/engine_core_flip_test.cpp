@@ -111,6 +111,34 @@ TEST(EngineCoreFlip, PinKeepsItsWeightsFromItsFirstPrefillOnAndThenLetsThemGo) {
   engine.expect_replays(2);
 }
 
+// W5. A prompt prefilled under the old weights is nothing to those that start under the new ones,
+// even while pinned samples of the same group go on from it.
+TEST(EngineCoreFlip, APrefilledPromptIsNotSharedAcrossVersions) {
+  EngineConfig config = small_config();
+  config.max_running_sequences = 2;
+  FakeEngine engine(config);
+  const auto prompt = fake_prompt(21);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    SampleRequest request = fake_request(id, prompt, 6);
+    request.in_flight = InFlightPolicy::kPin;
+    ASSERT_TRUE(engine.submit(request).ok());
+  }
+  while (engine.core->sequence_tokens(1) < 23 || engine.core->sequence_tokens(2) < 23)
+    engine.step();
+  const uint64_t forwarded = engine.model->forwarded_tokens;
+  const auto still_to_sample = static_cast<uint64_t>(
+      2 * (21 + 6) - engine.core->sequence_tokens(1) - engine.core->sequence_tokens(2));
+  EXPECT_EQ(engine.core->stats().num_prompt_hits, 1u);
+  ASSERT_TRUE(engine.core->install_weights(fake_weights(2)).ok());
+  engine.run_to_end();
+  for (const uint64_t id : {1, 2}) EXPECT_EQ(engine.sample(id).weight_versions.back(), 1u);
+  for (const uint64_t id : {3, 4}) EXPECT_EQ(engine.sample(id).weight_versions.front(), 2u);
+  // 3 prefills the prompt anew, 4 shares that: one more hit, 20 prompt positions forwarded again.
+  EXPECT_EQ(engine.core->stats().num_prompt_hits, 2u);
+  EXPECT_EQ(engine.model->forwarded_tokens - forwarded, 20 + 2 * 6 + still_to_sample);
+  for (uint64_t id = 1; id <= 4; ++id) engine.expect_replays(id);
+}
+
 TEST(EngineCoreFlip, ReleasedPinsFollowTheFallback) {
   FakeEngine engine;
   SampleRequest request = fake_request(1, fake_prompt(5), 8);

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/philox.h"
 #include "rollout/engine/score.h"
 #include "tests/rollout/engine/real_model.h"
 
@@ -91,6 +93,48 @@ TEST_P(GoldenModels, GreedyIdsAndAllLogprobsAreThoseOfTransformers) {
       EXPECT_EQ((*scores)[i].support_size, support[i]);
       // Prefill in big chunks and decode give a token the same bits.
       EXPECT_EQ((*scores)[i].raw_logprob, samples.at(p).raw_logprobs[i]);
+    }
+  }
+}
+
+// The engine's own draws at T=0.6, top-p=0.9 against transformers' numbers: after a prompt and the
+// first i greedy tokens, under a seed whose uniform number must draw greedy token i.
+TEST_P(GoldenModels, TokensDrawnAtTemperature06AndTopP09HaveTheNumbersOfTransformers) {
+  const WeightSetPtr weights = load_weights(GetParam());
+  const GoldenFile golden(GetParam() + "_golden.safetensors");
+  EngineConfig config;
+  config.num_blocks = 128;
+  auto core = std::move(EngineCore::create(real_parts(weights, config))).value();
+  for (const std::string prompt : {"prompt0", "prompt1", "prompt2", "prompt3"}) {
+    const auto greedy = golden.get<int32_t>(prompt + ".greedy");
+    const auto raw = golden.get<float>(prompt + ".greedy_raw_logprobs");
+    const auto truncated = golden.get<float>(prompt + ".greedy_t06_p09_logprobs");
+    const auto support = golden.get<int32_t>(prompt + ".greedy_t06_p09_support");
+    std::vector<int32_t> tokens = golden.get<int32_t>(prompt + ".ids");
+    const size_t stride = tokens.size() < 300 ? 1 : 12;  // each is a prefill of the whole prompt
+    for (size_t i = 0; i < greedy.size(); tokens.push_back(greedy[i++])) {
+      if (i % stride != 0) continue;
+      SCOPED_TRACE(prompt + ", token " + std::to_string(i));
+      SampleRequest request = greedy_request(i, tokens, 1);
+      request.sampling.temperature = 0.6f;
+      request.sampling.top_p = 0.9f;
+      // It is the first of the order: drawn by every number below its probability.
+      const auto position = static_cast<uint32_t>(tokens.size());
+      while (sampling_uniform(request.sampling.seed, 0, position) > 0.9 * std::exp(truncated[i]))
+        ++request.sampling.seed;
+      ASSERT_TRUE(core->submit(request).ok());
+      const GeneratedSample sample = run_all(*core).at(i);
+      ASSERT_EQ(sample.token_ids, std::vector<int32_t>{greedy[i]});
+      EXPECT_NEAR(sample.logprobs[0], truncated[i], kLogprobTolerance);
+      EXPECT_NEAR(sample.raw_logprobs[0], raw[i], kLogprobTolerance);
+      // A sample carries the support's mass, not its size; equal bits mean the same support.
+      std::vector<int32_t> with_drawn = tokens;
+      with_drawn.push_back(greedy[i]);
+      const auto scores = score_tokens(*weights, ActivationDtype::kF32, with_drawn,
+                                       static_cast<int32_t>(tokens.size()), request.sampling);
+      ASSERT_TRUE(scores.ok()) << scores.status().to_string();
+      EXPECT_EQ(scores->at(0).support_size, support[i]);
+      EXPECT_EQ(sample.support_logmass[0], scores->at(0).support_logmass);
     }
   }
 }
