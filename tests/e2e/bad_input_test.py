@@ -311,7 +311,7 @@ class BadFrames(harness.Case):
         trainer = self.start_trainer(
             tasks__count=400, tasks__group_size=2, tasks__open_per_worker=8, trainer__max_message_mb=1,
             checkpoints__publish=[harness.ARITH[v] for v in (1, 2, 3)], checkpoints__every_samples=200,
-            checkpoints__tcp_bind=source, trainer__liveness_ms=int(1000 * harness.options.slowness))
+            checkpoints__tcp_bind=source, trainer__liveness_ms=int(500 * harness.options.slowness))
         proxy = Proxy(self.endpoint)
         self.addCleanup(proxy.close)
         worker = self.start_worker(trainer__endpoint=proxy.endpoint, trainer__max_message_mb=1)

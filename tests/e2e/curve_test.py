@@ -27,9 +27,9 @@ class Curve(harness.Case):
                                            checkpoints__publish=[harness.ARITH[v] for v in (1, 2, 3)])
         others = [self.start_curve_worker("stranger", "stranger"), self.start_worker("bare"),
                   self.start_curve_worker("misled", "allowed", self.public_key("stranger"))]
-        # They had their chance: each has made at least two connections before the allowed one comes.
+        # They had their chance: each has given a connection up before the allowed one comes.
         self.wait_until("the others have tried", lambda: all(
-            other.metrics().get("warproll_reconnects_total", 0) >= 2 for other in others), 60, others)
+            other.metrics().get("warproll_reconnects_total", 0) >= 1 for other in others), 60, others)
         self.assertEqual(self.lines(), [])
         worker = self.start_curve_worker("allowed", "allowed")
         self.expect_end(trainer, 0, seconds=60)

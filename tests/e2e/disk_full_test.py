@@ -10,7 +10,7 @@ import unittest
 
 import harness
 
-SIZE_MB = 96  # the run writes a few of them
+SIZE_MB = 32
 
 
 class DiskFull(harness.Case):

@@ -28,7 +28,7 @@ SCHEMAS = ROOT / "protocol"
 # Exit codes, as documented (worker/terminal/exit_code.h).
 OK, FAILED, USAGE, NOT_FOUND, BAD_INPUT, UNAVAILABLE = 0, 1, 2, 3, 4, 5
 
-options = argparse.Namespace(warproll="", slowness=1.0, rounds=None)
+options = argparse.Namespace(warproll="", slowness=2.0, rounds=None)
 
 
 def free_port():
@@ -136,7 +136,7 @@ class Case(unittest.TestCase):
         """settings: section__key=value. Defaults: quick heartbeats, JSON log, one file set a name."""
         values = {"trainer.bind": self.endpoint, "trainer.state_directory": self.folder / name,
                   "trainer.trajectories": self.folder / f"{name}.jsonl", "trainer.heartbeat_ms": 100,
-                  "trainer.liveness_ms": int(2000 * options.slowness), "logging.format": "json",
+                  "trainer.liveness_ms": int(1000 * options.slowness), "logging.format": "json",
                   "sampling.max_tokens": 8, "checkpoints.directory": self.folder / "versions"}
         return self.start(name, ["trainer", *set_options(values, settings)])
 
@@ -229,7 +229,7 @@ def write_jsonl(path, rows):
 def main():
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--warproll", required=True, help="the binary")
-    parser.add_argument("--slowness", type=float, default=1.0, help="factor of every deadline")
+    parser.add_argument("--slowness", type=float, default=2.0, help="factor of every deadline")
     parser.add_argument("--rounds", type=int, help="of tests that repeat; each has a default")
     parsed, rest = parser.parse_known_args()
     parsed.warproll = os.path.abspath(parsed.warproll)

@@ -23,7 +23,7 @@ class KillCampaign(harness.Case):
             tasks__count=self.count, tasks__group_size=4, tasks__open_per_worker=8,
             sampling__temperature=0.7, checkpoints__publish=self.checkpoints,
             checkpoints__every_samples=SAMPLES_A_VERSION, checkpoints__transport=self.transport,
-            checkpoints__deadline_ms=int(5000 * harness.options.slowness), logging__level="info")
+            checkpoints__deadline_ms=int(2500 * harness.options.slowness), logging__level="info")
 
     def committed(self):
         try:
@@ -35,7 +35,7 @@ class KillCampaign(harness.Case):
         """Kills at random instants; a killed process starts again after a random pause."""
         killed = {"trainer": 0, "worker-1": 0, "worker-2": 0}
         while sum(killed.values()) < kills:
-            time.sleep(rng.uniform(0.02, 1.2) * harness.options.slowness)
+            time.sleep(rng.uniform(0.01, 0.6) * harness.options.slowness)
             names = rng.choice([["trainer"], ["worker-1"], ["worker-2"], ["worker-1", "worker-2"],
                                 ["trainer", "worker-1"], ["trainer", "worker-1", "worker-2"]])
             for name in names:

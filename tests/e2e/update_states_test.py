@@ -14,7 +14,7 @@ import time
 import big_checkpoint
 import harness
 
-NUM_EXPERTS = 384  # about 43 MiB
+NUM_EXPERTS = 256  # about 29 MiB
 VERSIONS = 300
 WORKERS = ("worker-1", "worker-2")
 UNDER_WAY = ("receiving", "verifying", "ready")
@@ -34,8 +34,8 @@ class UpdateStates(harness.Case):
             self.running[name] = self.start_trainer(
                 tasks__count=self.count, tasks__group_size=2, tasks__open_per_worker=8,
                 checkpoints__publish=[self.big[i % 3] for i in range(VERSIONS)], checkpoints__every_samples=1,
-                checkpoints__bucket_mb=1, trainer__liveness_ms=int(20000 * harness.options.slowness),
-                checkpoints__deadline_ms=int(60000 * harness.options.slowness))
+                checkpoints__bucket_mb=1, trainer__liveness_ms=int(2000 * harness.options.slowness),
+                checkpoints__deadline_ms=int(30000 * harness.options.slowness))
         else:
             self.running[name] = self.start_worker(name, model__checkpoint=self.big[0], log__durability="os")
 
@@ -86,7 +86,7 @@ class UpdateStates(harness.Case):
         """worker-1 has not yet answered a Begin that was sent to it."""
         seen = len(self.events())
         self.freeze("worker-1")
-        return (self.poll(lambda: self.said("is offered to 2 workers", seen)) and
+        return (self.poll(lambda: self.said("is offered to 2 workers", seen), 0.7) and
                 not self.said("worker-1 accepts", seen))
 
     def catch_accepted(self):
