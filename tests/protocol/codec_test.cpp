@@ -110,6 +110,19 @@ TEST(Codec, AMillionTokensAreCarried) {
   EXPECT_EQ(back->token_ids, trajectory.token_ids);
 }
 
+// Over the 64 MiB at which a reader's default traversal limit stops.
+TEST(Codec, ARecordOf80MebibytesIsCarriedAgainAndAgain) {
+  Trajectory trajectory = make_trajectory(kSeed);
+  trajectory.metadata.assign(size_t{80} << 20, 'm');
+  Bytes record, tensors;
+  ASSERT_TRUE(encode_trajectory(trajectory, &record, &tensors).ok());
+  for (int i = 0; i < 3; ++i) {
+    const auto back = decode_trajectory(record, tensors);
+    ASSERT_TRUE(back.ok()) << back.status().to_string();
+    EXPECT_TRUE(back->metadata == trajectory.metadata);
+  }
+}
+
 TEST(Codec, PeekTellsWhatTheRecordSays) {
   for (int i = 0; i < 50; ++i) {
     const Trajectory t = make_trajectory(kSeed + i);

@@ -157,6 +157,34 @@ TEST(EngineCoreFlip, ReleasedPinsFollowTheFallback) {
   engine.expect_replays(1);
 }
 
+// Each policy by turns, always with more waiting than the engine takes.
+TEST(EngineCoreFlip, AThousandFlipsWithAWaitingQueueLoseNothing) {
+  constexpr uint64_t kFlips = 1000;
+  FakeEngine engine;
+  uint64_t next_id = 1;
+  for (uint64_t version = 2; version <= 1 + kFlips; ++version) {
+    while (engine.core->num_live() < 20) {
+      const auto prompt = fake_prompt(3 + static_cast<int32_t>(next_id % 11), next_id);
+      for (int i = 0; i < 3; ++i) {
+        SampleRequest request = fake_request(next_id, prompt, 6);
+        request.in_flight = static_cast<InFlightPolicy>(next_id++ % 4);
+        ASSERT_TRUE(engine.submit(request).ok());
+      }
+    }
+    engine.step(1 + static_cast<int>(version % 3));
+    ASSERT_GT(engine.core->stats().waiting_sequences, 0) << "before version " << version;
+    ASSERT_TRUE(engine.core->install_weights(fake_weights(version)).ok());
+  }
+  engine.run_to_end();
+  EXPECT_EQ(engine.core->stats().num_flips, kFlips);
+  EXPECT_EQ(engine.core->stats().free_blocks, engine.core->stats().total_blocks);
+  EXPECT_EQ(engine.samples.size(), next_id - 1);
+  for (uint64_t id = 1; id < next_id; ++id) {
+    engine.expect_replays(id);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(EngineCoreFlip, WeightsOfAnotherShapeAreRefused) {
   FakeEngine engine;
   auto other = std::make_shared<WeightSet>(*fake_weights(2));
