@@ -119,9 +119,14 @@ void Collector::apply_cancels() {
     std::lock_guard lock(mutex_);
     cancels.swap(cancels_);
   }
-  for (const Cancel& cancel : cancels) {
+  for (Cancel& cancel : cancels) {
     const auto record = tasks_.find(cancel.task_id);
-    if (record == tasks_.end()) continue;
+    if (record == tasks_.end()) {
+      // Its task may still be in the intake queue; it is held or answered after the next offers.
+      std::lock_guard lock(mutex_);
+      if (held_.contains(cancel.task_id)) cancels_.push_back(std::move(cancel));
+      continue;
+    }
     for (const auto& [sample_index, request_id] : record->second.request_ids) {
       if (samples_.at(request_id).submitted) {
         generator_.cancel(request_id, cancel.reason);

@@ -103,6 +103,18 @@ TEST_F(CollectorTest, CancelsWhatRunsAndWhatWaits) {
   EXPECT_TRUE(step_until([&] { return collector_->idle(); }));
 }
 
+TEST_F(CollectorTest, CancelsATaskThatIsStillInTheIntakeQueue) {
+  collector_->offer({task("a", 2), 1});
+  collector_->cancel({"a", "changed my mind"});
+  collector_->cancel({"never offered", "nothing"});
+  for (const uint64_t seq : {1, 2}) {
+    const Trajectory trajectory = sealed(seq);
+    EXPECT_EQ(trajectory.finish_reason, FinishReason::kAbort);
+    EXPECT_EQ(trajectory.error_message, "changed my mind");
+  }
+  EXPECT_TRUE(step_until([&] { return collector_->idle(); }));
+}
+
 TEST_F(CollectorTest, EndsAWaitingSampleAtItsDeadline) {
   generator_.set_room(0);
   Task urgent = task("a");
