@@ -91,6 +91,7 @@ StagedWeightsPtr StandbyArena::publish(StagedWeights weights) && {
     {
       const std::lock_guard lock(state->mutex);
       state->slots[index].occupied = false;
+      state->slots[index].count.reset();  // it would keep this function, and so the state, for ever
     }
     delete released;
   };
