@@ -29,11 +29,15 @@ class Help(harness.Case):
         self.assertEqual(sorted(found), sorted(COMMANDS))
 
     def test_usage_errors_end_with_2_and_say_what_is_wrong(self):
-        for arguments, text in (([], "subcommand is required"), (["fly"], "unknown command 'fly', known: worker trainer"),
-                                (["log", "fly"], "unknown command 'fly', known: ls show"), (["log", "ls"], "directory is required"),
-                                (["worker", "--bind", "x"], "--bind"), (["generate", "--checkpoint", "x"], "prompt"),
-                                (["generate", "--checkpoint", "x", "--prompt", "a", "--prompt-ids", "1"], "prompt"),
-                                (["config", "check", "boat", "x.yaml"], "boat")):
+        for arguments, text in (
+                ([], "subcommand is required"),
+                (["fly"], "unknown command 'fly', known: worker trainer"),
+                (["log", "fly"], "unknown command 'fly', known: ls show"),
+                (["log", "ls"], "directory is required"),
+                (["worker", "--bind", "x"], "--bind"),
+                (["generate", "--checkpoint", "x"], "prompt"),
+                (["generate", "--checkpoint", "x", "--prompt", "a", "--prompt-ids", "1"], "prompt"),
+                (["config", "check", "boat", "x.yaml"], "boat")):
             done = self.run_command(*arguments, code=harness.USAGE)
             self.assertIn(text, done.stderr + done.stdout, arguments)
 
@@ -69,7 +73,8 @@ class ConfigAndDoctor(harness.Case):
         self.run_command(*good)
         bad = self.run_command(*good, "--set", f"model.checkpoint={self.folder}/none", code=harness.FAILED)
         self.assertIn(f"{self.folder}/none", bad.stdout)
-        away = self.run_command(*good, "--set", f"trainer.endpoint=tcp://127.0.0.1:{harness.free_port()}", code=harness.FAILED)
+        nobody = f"tcp://127.0.0.1:{harness.free_port()}"
+        away = self.run_command(*good, "--set", f"trainer.endpoint={nobody}", code=harness.FAILED)
         self.assertIn("Connection refused", away.stdout)
         self.assertEqual(trainer.terminate(), 0)
 

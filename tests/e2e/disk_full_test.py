@@ -3,6 +3,7 @@ on when there is space; the same for the trainer's state. Nothing is lost.
 
 Needs to mount a tmpfs; where that is not allowed the tests are skipped, and say so.
 """
+import errno
 import json
 import os
 import subprocess
@@ -24,22 +25,24 @@ class DiskFull(harness.Case):
             reason = f"SKIPPED, a tmpfs cannot be mounted here: {mounted.stderr.strip()}"
             print(reason, flush=True)
             raise unittest.SkipTest(reason)
+        self.ballast = os.open(self.small / "ballast", os.O_CREAT | os.O_WRONLY)
+        self.addCleanup(os.close, self.ballast)
         self.addCleanup(subprocess.run, ["umount", "-l", self.small], check=True)
 
     def fill(self, leave_bytes=0):
-        """A ballast file that leaves so much free."""
-        space = os.statvfs(self.small)
-        size = space.f_bavail * space.f_frsize - leave_bytes
-        with open(self.small / "ballast", "wb") as file:
+        """Grows the ballast file until so much is left. RocksDB reserves space for its files and gives it
+        back, so what is left is looked at again and again."""
+        block = b"x" * (1 << 16)
+        free_bytes = lambda: os.statvfs(self.small).f_bavail * os.statvfs(self.small).f_frsize
+        while free_bytes() > leave_bytes:
             try:
-                while size > 0:
-                    size -= file.write(b"x" * min(size, 1 << 16))
-                    file.flush()
-            except OSError:
-                pass  # full
+                os.pwrite(self.ballast, block[:max(1, min(len(block), free_bytes() - leave_bytes))],
+                          os.fstat(self.ballast).st_size)
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENOSPC)
 
     def free(self):
-        (self.small / "ballast").unlink()
+        os.ftruncate(self.ballast, 0)
 
     def start_run(self, worker_log, trainer_state, min_free_mb):
         trainer = self.start_trainer(tasks__count=0, tasks__group_size=4, tasks__open_per_worker=2,

@@ -8,7 +8,8 @@ import random
 import harness
 
 SAMPLES = 520
-SAMPLINGS = ({"temperature": 0}, {"temperature": 1}, {"temperature": 0.6, "top_p": 0.9}, {"temperature": 1.3, "top_k": 5},
+SAMPLINGS = ({"temperature": 0}, {"temperature": 1}, {"temperature": 0.6, "top_p": 0.9},
+             {"temperature": 1.3, "top_k": 5},
              {"temperature": 0.8, "min_p": 0.1}, {"temperature": 0.9, "top_p": 0.95, "top_k": 20, "min_p": 0.02})
 
 
@@ -52,9 +53,10 @@ class Regenerate(harness.Case):
         rows = self.trajectories()
         events = collections.Counter(event["kind"] for row in rows for event in row["events"])
         finish = collections.Counter(row["finish_reason"] for row in rows)
-        print(dict(events), dict(finish), f"{metrics['warproll_preemptions_total']:.0f} preemptions", end=" ", flush=True)
+        preemptions = int(metrics["warproll_preemptions_total"])
+        print(dict(events), dict(finish), f"{preemptions} preemptions", end=" ", flush=True)
         self.assertEqual(metrics["warproll_flips_total"], 2)
-        self.assertGreater(metrics["warproll_preemptions_total"], 20)
+        self.assertGreater(preemptions, 20)
         for kind in ("flip_keep", "flip_recompute", "preempt_recompute"):
             self.assertGreater(events[kind], 0, kind)
         self.assertGreater(finish["abort"], 0)
