@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/arena.h"
+#include "kernels/dtype.h"
 #include "rollout/model/model_config.h"
 #include "rollout/model/weights.h"
 #include "weights_sync/checkpoint.h"
@@ -114,6 +115,29 @@ inline LayoutFunction model_layout(bool quantise_to_mxfp8 = false) {
                                                    files.hf_quant_config_json));
     return make_arena_layout(config, tensors, quantise_to_mxfp8);
   };
+}
+
+// Two slots: BF16 "x" stacked from x.0 and x.1 (32 values each), U8 "s" from "s"; alias x.tied.
+inline ArenaLayout small_layout() {
+  ArenaLayout layout;
+  layout.slots = {{"x", Dtype::kBf16, {2, 32}, 0, 128, {}}, {"s", Dtype::kU8, {5}, 256, 5, {}}};
+  layout.slots[0].sources = {
+      {.tensor_name = "x.0", .dtype = Dtype::kBf16, .shape = {32}},
+      {.tensor_name = "x.1", .dtype = Dtype::kBf16, .shape = {1, 32}, .slot_offset_bytes = 64}};
+  layout.slots[1].sources = {{.tensor_name = "s", .dtype = Dtype::kU8, .shape = {5}}};
+  layout.aliases = {{"x.tied", "x.0"}};
+  layout.total_bytes = 261;
+  return layout;
+}
+
+inline std::vector<std::byte> bf16_ramp(int first, int count = 32) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < count; ++i) {
+    const uint16_t bits = f32_to_bf16(static_cast<float>(first + i));
+    bytes.push_back(static_cast<std::byte>(bits & 255));
+    bytes.push_back(static_cast<std::byte>(bits >> 8));
+  }
+  return bytes;
 }
 
 }  // namespace warproll::checkpoint_fixtures

@@ -4,6 +4,7 @@
 // serves can be checked after every event.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -118,5 +119,24 @@ class FleetSimulation {
   std::vector<std::string> violations_;
   std::vector<BroadcastEvent> events_;
 };
+
+// Times short enough for simulations of a few seconds.
+inline BroadcasterOptions quick_options() {
+  BroadcasterOptions options;
+  options.deadline_ms = 3'000;
+  options.commit_grace_ms = 500;
+  options.accept_ms = 500;
+  options.restate_ms = 100;
+  options.retry_ms = 50;
+  options.liveness_ms = 1'000;
+  options.straggler_ms = 300;
+  return options;
+}
+
+inline int count_events(const FleetSimulation& fleet, BroadcastEventKind kind) {
+  return static_cast<int>(
+      std::count_if(fleet.events().begin(), fleet.events().end(),
+                    [kind](const BroadcastEvent& event) { return event.kind == kind; }));
+}
 
 }  // namespace warproll
