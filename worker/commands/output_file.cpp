@@ -36,6 +36,7 @@ OutputFile::~OutputFile() {
 }
 
 Status OutputFile::write(const void* bytes, size_t size) {
+  if (size == 0) return ok_status();  // then bytes may be null
   if (std::fwrite(bytes, 1, size, file_) != size) return failed(path_, "write failed");
   return ok_status();
 }
