@@ -15,9 +15,10 @@ using update_fixtures::in_ms;
 
 constexpr int64_t kPatienceMs = 120'000;  // only a hang takes that long, also under sanitizers
 constexpr size_t kOutstanding = 64;
-// The load generator is awaited after so many steps. 8 sequences of 24 tokens or more finish at
-// most 8 * (1 + 40 / 24) < 24 of the 64 meanwhile: the queue cannot run empty for want of a CPU.
-constexpr uint64_t kStepsAheadOfLoad = 40;
+// The load generator is awaited every so many steps, so it is at most twice as many behind. Each flip
+// takes a transfer of 3 steps and ends at most the 8 that run (abort): of the 56 that wait at most 48
+// start meanwhile, and the queue cannot run empty for want of a CPU.
+constexpr uint64_t kStepsAheadOfLoad = 8;
 
 EngineConfig engine_config() {
   EngineConfig config;
@@ -39,6 +40,7 @@ void StandingTransport::bring(OfferedCheckpoint offered) {
 
 Status StandingTransport::receive(const ReceiveRequest&, const Manifest& manifest,
                                   const StreamSink& sink, const Cancellation& cancellation) {
+  const auto give_up = in_ms(kPatienceMs);
   OfferedCheckpoint offered;
   {
     const std::lock_guard lock(mutex_);
@@ -46,14 +48,12 @@ Status StandingTransport::receive(const ReceiveRequest&, const Manifest& manifes
   }
   for (size_t i = 0; i < manifest.entries.size(); ++i) {
     if (waits_for_steps_ && i == manifest.entries.size() / 2) {
-      const uint64_t before = step_count_;
-      const auto give_up = in_ms(kPatienceMs);
-      while (step_count_ < before + kSteps) {
+      const uint64_t before = steps_.count();
+      while (!steps_.wait_for(before + kSteps, in_ms(100))) {
         if (cancellation.cancelled()) return aborted("cancelled");
         if (Clock::now() > give_up) return deadline_exceeded("the engine stands still");
-        std::this_thread::yield();
       }
-      steps_during_ += step_count_ - before;
+      steps_during_ += steps_.count() - before;
     }
     WARPROLL_TRY(sink(manifest.stream_offset(manifest.entries[i]), offered.checkpoint->bytes(i)));
   }
@@ -106,9 +106,11 @@ LiveUpdateRig::~LiveUpdateRig() {
 void LiveUpdateRig::before_step() {
   if (loaded_ && !stopping_) {
     if (engine_for_steps_.load()->stats().waiting_sequences == 0) ++steps_with_empty_queue_;
-    while (!stopping_ && steps_ > steps_at_top_up_ + kStepsAheadOfLoad) std::this_thread::yield();
+    const uint64_t round = steps_.count() / kStepsAheadOfLoad;
+    while (!stopping_ && !top_ups_.wait_for(round, in_ms(100))) {
+    }
   }
-  ++steps_;
+  steps_.add();
 }
 
 Result<InstallReport> LiveUpdateRig::install(const StagedWeightsPtr& staged) {
@@ -128,11 +130,11 @@ void LiveUpdateRig::start_load(int32_t tokens_per_sample) {
 
 void LiveUpdateRig::make_load(int32_t tokens_per_sample) {
   while (!stopping_) {
-    const uint64_t steps = steps_;
-    collect(Clock::now());
+    collect(in_ms(2));
     top_up(tokens_per_sample);
-    steps_at_top_up_ = steps;
-    std::this_thread::yield();
+    // So many rounds of kStepsAheadOfLoad steps may go on from here.
+    const uint64_t rounds = steps_.count() / kStepsAheadOfLoad + 1;
+    while (top_ups_.count() < rounds) top_ups_.add();
   }
   const auto give_up = in_ms(kPatienceMs);
   while (engine_->num_outstanding() > 0 && Clock::now() < give_up) collect(in_ms(100));
@@ -213,7 +215,7 @@ std::optional<UpdateReady> LiveUpdateRig::update(const OfferedCheckpoint& offere
 LiveLoad LiveUpdateRig::stop() {
   stopping_ = true;
   if (load_thread_.joinable()) load_thread_.join();
-  load_.steps = steps_;
+  load_.steps = steps_.count();
   load_.steps_with_empty_queue = steps_with_empty_queue_;
   load_.steps_during_transfers = transport_.steps_during_transfers();
   return std::move(load_);

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,11 +35,35 @@ struct LiveLoad {
   uint64_t defers = 0;
 };
 
+// How many forward passes there were, for those who wait for more of them. Thread: any.
+class StepCounter {
+ public:
+  void add() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  [[nodiscard]] uint64_t count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  // False when it is not `count` yet at the deadline.
+  bool wait_for(uint64_t count, std::chrono::steady_clock::time_point deadline) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline, [&] { return count_ >= count; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  uint64_t count_ = 0;
+};
+
 // Brings the bytes of a checkpoint; in the middle it can wait until the engine made kSteps steps.
 class StandingTransport final : public BroadcastTransport {
  public:
   static constexpr uint64_t kSteps = 3;
-  explicit StandingTransport(const std::atomic<uint64_t>& step_count) : step_count_(step_count) {}
+  explicit StandingTransport(const StepCounter& steps) : steps_(steps) {}
   void bring(OfferedCheckpoint offered);
   void wait_for_steps() { waits_for_steps_ = true; }
   [[nodiscard]] std::string_view name() const override { return "standing"; }
@@ -46,7 +72,7 @@ class StandingTransport final : public BroadcastTransport {
   [[nodiscard]] uint64_t steps_during_transfers() const { return steps_during_; }
 
  private:
-  const std::atomic<uint64_t>& step_count_;
+  const StepCounter& steps_;
   std::mutex mutex_;
   OfferedCheckpoint offered_;
   std::atomic<bool> waits_for_steps_{false};
@@ -72,7 +98,7 @@ class LiveUpdateRig {
   [[nodiscard]] Engine& engine() { return *engine_; }
   [[nodiscard]] StagedWeightsPtr serving() const { return receiver_->serving(); }
   [[nodiscard]] const UpdateReceiver& receiver() const { return *receiver_; }
-  [[nodiscard]] uint64_t steps() const { return steps_; }
+  [[nodiscard]] const StepCounter& steps() const { return steps_; }
   [[nodiscard]] const std::vector<std::string>& alarms() const { return alarms_; }
 
  private:
@@ -84,8 +110,8 @@ class LiveUpdateRig {
   std::optional<Message> next_answer();
 
   const InFlightPolicy policy_;
-  std::atomic<uint64_t> steps_{0};
-  std::atomic<uint64_t> steps_at_top_up_{0};
+  StepCounter steps_;
+  StepCounter top_ups_;
   std::atomic<uint64_t> steps_with_empty_queue_{0};
   std::atomic<bool> loaded_{false};
   std::atomic<bool> stopping_{false};

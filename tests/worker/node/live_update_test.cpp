@@ -96,11 +96,8 @@ TEST(LiveUpdate, WeightsWithANanOrInfFailTheUpdateAndTheOldVersionServesOn) {
     EXPECT_EQ(rig.serving()->weight_version, 1u);
     EXPECT_EQ(layout_digest(rig.serving()->layout, rig.serving()->arena), before);
     EXPECT_EQ(rig.receiver().weight_status().serving_version, 1u);
-    const uint64_t steps = rig.steps();
-    const auto give_up = in_ms(60'000);
-    while (rig.steps() < steps + 10 && std::chrono::steady_clock::now() < give_up)
-      std::this_thread::yield();
-    EXPECT_GE(rig.steps(), steps + 10) << "generation stopped";
+    EXPECT_TRUE(rig.steps().wait_for(rig.steps().count() + 10, in_ms(60'000)))
+        << "generation stopped";
   }
   EXPECT_TRUE(rig.update(arith(3, 3))) << "the worker is ready for the next update";
   const LiveLoad load = rig.stop();

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "kernels/parallel.h"
 #include "rollout/engine/score.h"
 #include "tests/rollout/engine/real_model.h"
 #include "tests/rollout/engine/record_replay.h"
@@ -19,6 +20,13 @@ using update_fixtures::arith;
 constexpr int kUpdates = 100;
 constexpr int32_t kTokens = 40;  // of each sample
 constexpr float kLogprobTolerance = 1e-4f;
+
+// Sanitizers look for races and bad memory here; the numbers are checked in full without them.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kCheckEvery = 8;
+#else
+constexpr uint64_t kCheckEvery = 1;
+#endif
 
 // Version v is arith-v(1 + (v - 1) % 3), as the rig starts with arith-v1 as version 1.
 int model_of(uint64_t version) { return 1 + static_cast<int>((version - 1) % 3); }
@@ -66,6 +74,14 @@ void expect_clean_forward_agrees(const SampleRequest& request, const GeneratedSa
   }
 }
 
+// Sequences that began before the last flip; the others, made while the load ran out, can meet none.
+size_t num_under_load(const LiveLoad& load) {
+  size_t count = 0;
+  for (const auto& [id, sample] : load.samples)
+    count += sample.weight_versions.front() <= kUpdates ? 1 : 0;
+  return count;
+}
+
 // Sequences that had sampled under one version and lived into the next.
 size_t num_spanning(const LiveLoad& load, InFlightPolicy policy) {
   // A pinned arena defers the next update, so no sequence is in flight at two flips.
@@ -83,11 +99,15 @@ TEST_P(UpdatesUnderLoad, AHundredLeaveTheArenaOfAColdLoadAndLogprobsOfTheTaggedV
   const InFlightPolicy policy = GetParam();
   const std::array<Digest, 3> cold = {cold_layout_digest(1), cold_layout_digest(2),
                                       cold_layout_digest(3)};
+  std::vector<OfferedCheckpoint> offers;  // made before the load, so that flips come fast
+  for (uint64_t version = 2; version <= 1 + kUpdates; ++version)
+    offers.push_back(arith(model_of(version), version));
   LiveUpdateRig rig(policy);
   rig.start_load(kTokens);
-  for (uint64_t version = 2; version <= 1 + kUpdates; ++version) {
+  for (const OfferedCheckpoint& offered : offers) {
+    const uint64_t version = offered.manifest->weight_version;
     const int model = model_of(version);
-    const auto ready = rig.update(arith(model, version));
+    const auto ready = rig.update(offered);
     ASSERT_TRUE(ready) << "version " << version;
     ASSERT_EQ(ready->layout_digest, cold[model - 1]) << "version " << version;
     const StagedWeightsPtr serving = rig.serving();
@@ -100,15 +120,19 @@ TEST_P(UpdatesUnderLoad, AHundredLeaveTheArenaOfAColdLoadAndLogprobsOfTheTaggedV
   EXPECT_EQ(load.samples.size(), load.requests.size()) << "each sample exactly once";
   EXPECT_EQ(load.steps_with_empty_queue, 0u) << "of " << load.steps << " steps";
   EXPECT_GE(load.steps_during_transfers, kUpdates * StandingTransport::kSteps);
+  for (const auto& [id, sample] : load.samples)
+    ASSERT_FALSE(sample.token_ids.empty()) << sample.error_type << " " << sample.error_message;
   const size_t spanning = num_spanning(load, policy);
-  EXPECT_GE(2 * spanning, load.samples.size()) << "too few span a flip";
+  EXPECT_GE(2 * spanning, num_under_load(load)) << "too few span a flip";
   EXPECT_EQ(load.defers > 0, policy == InFlightPolicy::kPin);
-  RecordProperty("samples", static_cast<int>(load.samples.size()));
+  RecordProperty("samples", static_cast<int>(num_under_load(load)));
   RecordProperty("spanning", static_cast<int>(spanning));
 
+  set_kernel_threads(1);  // a model this small is slower on more
   RealReplay replay(cold_versions(), 64);
   for (const auto& [id, sample] : load.samples) {
     ASSERT_NE(sample.finish_reason, FinishReason::kError) << sample.error_message;
+    if (id % kCheckEvery != 0) continue;
     if (policy == InFlightPolicy::kKeep) {
       expect_record_replays(load.requests.at(id), sample, replay);
     } else {
