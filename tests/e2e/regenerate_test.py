@@ -17,7 +17,7 @@ class Regenerate(harness.Case):
     def tasks(self, rng):
         """Long ones, so that most are in flight when weights come, and groups that share a prompt."""
         rows, samples = [], 0
-        while samples < SAMPLES:
+        while samples < (harness.options.rounds or SAMPLES):
             size = rng.choice([1, 2, 4])
             sampling = dict(rng.choice(SAMPLINGS), max_tokens=rng.choice([12, 40, 90]), ignore_eos=rng.random() < 0.8,
                             seed=rng.randrange(1, 1 << 40))
@@ -33,8 +33,8 @@ class Regenerate(harness.Case):
         rows, samples = self.tasks(rng)
         harness.write_jsonl(self.folder / "tasks.jsonl", rows)
         trainer = self.start_trainer(tasks__source="jsonl", tasks__file=self.folder / "tasks.jsonl",
-                                     tasks__open_per_worker=40, checkpoints__every_samples=samples // 4,
-                                     checkpoints__publish=[harness.ARITH[v] for v in (1, 2, 3)])
+                                     tasks__open_per_worker=40, checkpoints__every_samples=samples // 8,
+                                     checkpoints__publish=[harness.ARITH[v] for v in (1, 2, 3, 1, 2, 3)])
         worker = self.start_worker(engine__kv_memory_mb=2, engine__max_running_sequences=32,
                                    engine__prefill_chunk_tokens=16, model__activation_dtype=activation_dtype)
         self.expect_end(trainer, 0, seconds=90)
@@ -55,7 +55,7 @@ class Regenerate(harness.Case):
         finish = collections.Counter(row["finish_reason"] for row in rows)
         preemptions = int(metrics["warproll_preemptions_total"])
         print(dict(events), dict(finish), f"{preemptions} preemptions", end=" ", flush=True)
-        self.assertEqual(metrics["warproll_flips_total"], 2)
+        self.assertGreaterEqual(metrics["warproll_flips_total"], 2)
         self.assertGreater(preemptions, 20)
         for kind in ("flip_keep", "flip_recompute", "preempt_recompute"):
             self.assertGreater(events[kind], 0, kind)
