@@ -1,4 +1,5 @@
 // check_argument: how every op refuses bad shapes and dtypes, printing the values.
+// Thread: any. Errors: std::invalid_argument.
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,6 @@
 // CURVE: key pairs, key files and the allow-list of clients (ZeroMQ's ZAP handler).
 // A key is 40 characters of Z85. A secret key file must be readable by its owner only.
+// Errors name the file and never print a key. Thread: functions from any; classes say theirs.
 #pragma once
 
 #include <memory>

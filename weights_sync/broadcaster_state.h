@@ -1,4 +1,4 @@
-// Private to broadcaster*.cpp.
+// What a Broadcaster keeps of each worker and offer. Private to broadcaster*.cpp. Thread: its owner's.
 #pragma once
 
 #include <memory>
