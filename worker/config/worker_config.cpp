@@ -71,7 +71,7 @@ void describe_log(ConfigVisitor& v, WorkerConfig::Log& log) {
   v.integer("keep_hours", log.keep_hours, {0, 1000000}, "and not older than this; 0 = any age");
   v.integer("min_free_mb", log.min_free_mb, {0, 100000000},
             "less free disk than this pauses intake");
-  v.flag("compress", log.compress, "zstd for stored samples");
+  v.flag("compress", log.compress, "zstd for stored samples, on the thread that writes them");
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ struct WorkerConfig {
     int64_t keep_samples = 100000;
     int64_t keep_hours = 0;
     int64_t min_free_mb = 512;
-    bool compress = true;
+    bool compress = false;
   } log;
 
   struct Metrics {

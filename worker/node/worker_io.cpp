@@ -25,7 +25,7 @@ Hello WorkerNode::hello() const {
   hello.model_config_digest = model_config_digest_;
   hello.tokenizer_digest = identity_.tokenizer_digest;
   hello.vocab_size = model_.vocab_size;
-  hello.max_context_tokens = model_.max_position_embeddings;
+  hello.max_context_tokens = max_context_tokens_;
   hello.state = state_;
   hello.weights = updates_->weight_status();
   hello.transports = updates_->transport_names();

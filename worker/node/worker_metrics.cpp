@@ -54,6 +54,12 @@ void add_log(MetricList& list, const SampleLog& log) {
                static_cast<double>(stats.sealed_bytes));
   list.counter("warproll_log_write_failures_total", "Failed log writes.",
                static_cast<double>(stats.write_failures));
+  list.counter("warproll_log_write_stalls_total", "Times RocksDB slowed or stopped writes.",
+               static_cast<double>(stats.write_stalls));
+  list.counter("warproll_log_pauses_total", "Times intake was paused.",
+               static_cast<double>(stats.pauses));
+  list.counter("warproll_log_reopens_total", "Times the database was opened again after failures.",
+               static_cast<double>(stats.reopens));
   list.gauge("warproll_log_queued_samples", "Samples waiting to be written.",
              static_cast<double>(stats.queued_samples));
   list.gauge("warproll_log_paused", "1 while intake is paused (disk full).",

@@ -89,6 +89,7 @@ class WorkerNode {
   TextParts text_;
   ModelIdentity identity_;
   Digest model_config_digest_{};
+  int32_t max_context_tokens_ = 0;  // prompt and response
 
   std::unique_ptr<SampleLog> log_;
   std::unique_ptr<Collector> collector_;

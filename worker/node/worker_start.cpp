@@ -12,6 +12,7 @@
 namespace warproll {
 namespace {
 
+constexpr std::chrono::minutes kLongestStep(5);
 constexpr size_t kUpdateMessages = 256;  // waiting for the io loop; all of them are restated
 
 std::string default_name() {
@@ -126,6 +127,7 @@ Status WorkerNode::start_engine() {
   EngineParts parts;
   parts.config = engine_config(config_.engine, model_);
   WARPROLL_TRY(validate(parts.config, model_).with_context("engine"));
+  max_context_tokens_ = parts.config.context_tokens(model_);
   parts.backend =
       make_cpu_backend(model_, parts.config.num_blocks, parts.config.block_tokens, activations_);
   // OpenMP keeps its thread count a thread: it is set on the engine's.
@@ -176,7 +178,7 @@ Status WorkerNode::start_collector() {
   options.intake_tasks = static_cast<size_t>(config_.task_queue);
   options.max_open_samples = static_cast<uint32_t>(config_.engine.max_queued_samples);
   options.vocab_size = model_.vocab_size;
-  options.max_context_tokens = engine_config(config_.engine, model_).context_tokens(model_);
+  options.max_context_tokens = max_context_tokens_;
   if (config_.weights.swap == "host_staged") {
     options.pin_refusal = "weights.swap is host_staged: the old weights are not kept";
   }
@@ -235,13 +237,15 @@ Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config
 
 Result<InstallReport> WorkerNode::install(const StagedWeightsPtr& staged) {
   WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
-  WARPROLL_TRY_ASSIGN(
-      swap, engine_->install_weights(std::move(weights),
-                                     std::chrono::steady_clock::now() + std::chrono::minutes(5)));
+  const Result<SwapReport> swap =
+      engine_->install_weights(std::move(weights), std::chrono::steady_clock::now() + kLongestStep);
+  // The flip may still come after that: what is served would no longer be what is reported.
+  if (swap.status().code() == StatusCode::kDeadlineExceeded) fail(swap.status());
+  WARPROLL_TRY(swap.status());
   InstallReport report;
-  report.stall_us = swap.stall_us;
-  report.stall_steps = swap.stall_steps;
-  report.in_flight_sequences = swap.in_flight_sequences;
+  report.stall_us = swap->stall_us;
+  report.stall_steps = swap->stall_steps;
+  report.in_flight_sequences = swap->in_flight_sequences;
   logger_.info("now serves version " + std::to_string(staged->weight_version) + ", digest " +
                to_hex(staged->weight_digest) + ", stall " + std::to_string(report.stall_us) +
                " us with " + std::to_string(report.in_flight_sequences) + " sequences in flight");
