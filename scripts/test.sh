@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test, from a clean machine: packages, format, build, ctest; then the same tests under
-# AddressSanitizer + UBSan and under ThreadSanitizer, and a short run of every fuzz target.
+# AddressSanitizer + UBSan, those with threads under ThreadSanitizer, and a short run of every fuzzer.
 #   scripts/test.sh            all of it
 #   scripts/test.sh cpu        only the optimised build (also: asan, tsan, fuzz; any number of them)
 # Exit 0: everything passed. The last lines say what each part did and how long it took.
