@@ -34,6 +34,8 @@ void add_doctor_command(CLI::App& app, CommandContext& context);
 
 // "warproll: <status>" on stderr; the exit code for it (worker/terminal/exit_code.h).
 int report_failure(const Status& status);
+// The same for a configuration or the words of a command: what is wrong with them is a usage error.
+int report_config_failure(const Status& status);
 // Text for App::footer(): the examples, then the exit codes.
 std::string footer_with_examples(std::string_view examples);
 

@@ -16,16 +16,10 @@ struct Options {
   std::vector<std::string> set;
 };
 
-// A configuration error is a usage error, wherever it was found.
-int config_failure(const Status& status) {
-  const int code = report_failure(status);
-  return code == kExitBadInput ? kExitUsage : code;
-}
-
 template <typename Load>
 int check_or_show(const Load& load, const Options& options, bool show) {
   const auto config = load(options.file, options.set);
-  if (!config.ok()) return config_failure(config.status());
+  if (!config.ok()) return report_config_failure(config.status());
   std::fputs(show ? print(*config).c_str() : (options.file + ": ok\n").c_str(), stdout);
   return kExitOk;
 }

@@ -137,10 +137,7 @@ int print_text(const GeneratedSample& sample, bool has_text, const std::vector<S
 
 int run(const Options& options, CommandContext& context) {
   const Result<Task> task = task_of(options);
-  if (!task.ok()) {
-    report_failure(task.status());
-    return task.status().code() == StatusCode::kNotFound ? kExitNotFound : kExitUsage;
-  }
+  if (!task.ok()) return report_config_failure(task.status());
   const Result<ActivationDtype> activations = activation_dtype_from(options.activation_dtype);
   if (!activations.ok()) return report_failure(activations.status());
   const Result<WeightSetPtr> weights = load_weight_set(options.checkpoint, 1, options.quantise);

@@ -22,12 +22,6 @@
 namespace warproll {
 namespace {
 
-int64_t unix_now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 std::string utc_time(int64_t unix_ns) {
   if (unix_ns == 0) return "-";
   const std::time_t seconds = unix_ns / 1'000'000'000;
@@ -52,9 +46,7 @@ std::string join_versions(const std::vector<uint64_t>& versions) {
 // Opens the log and hands every selected sample to `take` until it says stop.
 Status for_each_sample(const std::string& directory, const LogSelection& selection,
                        const std::function<Result<bool>(const StoredRecord&)>& take) {
-  WARPROLL_TRY_ASSIGN(query, to_query(selection, unix_now_ns()));
-  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
-  SampleCursor cursor = reader->query(query);
+  WARPROLL_TRY_ASSIGN(cursor, open_selection(directory, selection));
   for (;;) {
     WARPROLL_TRY_ASSIGN(sample, cursor.next());
     if (!sample.has_value()) return ok_status();

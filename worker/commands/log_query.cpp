@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <chrono>
 #include <ctime>
 #include <limits>
 
@@ -92,6 +93,15 @@ Result<SampleQuery> to_query(const LogSelection& selection, int64_t now_ns) {
     query.to_ns = to_ns;
   }
   return query;
+}
+
+Result<SampleCursor> open_selection(const std::string& directory, const LogSelection& selection) {
+  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+  WARPROLL_TRY_ASSIGN(query, to_query(selection, now_ns));
+  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
+  return reader->query(std::move(query));
 }
 
 }  // namespace warproll

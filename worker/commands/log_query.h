@@ -27,6 +27,8 @@ struct LogSelection {
 void add_selection_options(CLI::App& command, LogSelection& selection);
 // now_ns: Unix time, what "90m" counts back from.
 Result<SampleQuery> to_query(const LogSelection& selection, int64_t now_ns);
+// The selected samples of a snapshot of the log, which goes with the cursor; ages count from now.
+Result<SampleCursor> open_selection(const std::string& directory, const LogSelection& selection);
 // Unix nanoseconds of one of the three spellings of a time; the error lists them.
 Result<int64_t> parse_time(const std::string& text, int64_t now_ns);
 

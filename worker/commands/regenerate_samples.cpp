@@ -80,12 +80,7 @@ Status regenerate_all(const std::string& directory, const LogSelection& selectio
                       const RegenerateOptions& options, StopSignal& stop, Outcome& outcome) {
   WeightShelf shelf;
   WARPROLL_TRY(shelf.load(options));
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
-  WARPROLL_TRY_ASSIGN(query, to_query(selection, now_ns));
-  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
-  SampleCursor cursor = reader->query(query);
+  WARPROLL_TRY_ASSIGN(cursor, open_selection(directory, selection));
   Progress progress("regenerate", 0, ProgressUnit::kItems);
   for (uint64_t done = 1;; ++done) {
     WARPROLL_TRY_ASSIGN(stored, cursor.next());

@@ -89,12 +89,7 @@ Status run_loop(WorkerSocket& socket, ReplaySource& source, const ReplayToTraine
 Status replay(const std::string& directory, const LogSelection& selection,
               const ReplayToTrainerOptions& options, StopSignal& stop, ReplayStats* stats,
               std::vector<ReplayRefusal>* refusals) {
-  const int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::system_clock::now().time_since_epoch())
-                             .count();
-  WARPROLL_TRY_ASSIGN(query, to_query(selection, now_ns));
-  WARPROLL_TRY_ASSIGN(reader, LogReader::open_for_inspection(directory));
-  SampleCursor cursor = reader->query(query);
+  WARPROLL_TRY_ASSIGN(cursor, open_selection(directory, selection));
   ReplayOptions replay_options;
   replay_options.mode = options.as_new ? ReplayMode::kAsNew : ReplayMode::kDedupe;
   replay_options.samples_per_s = options.samples_per_s;

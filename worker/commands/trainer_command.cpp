@@ -18,10 +18,7 @@ int run(const Options& options, CommandContext& context) {
   Result<TrainerConfig> config = options.config.empty()
                                      ? parse_trainer_config(options.set)
                                      : load_trainer_config(options.config, options.set);
-  if (!config.ok()) {
-    report_failure(config.status());
-    return config.status().code() == StatusCode::kNotFound ? kExitNotFound : kExitUsage;
-  }
+  if (!config.ok()) return report_config_failure(config.status());
   const Logger logger("trainer", config->logging.level, config->logging.format);
   Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*config, logger);
   if (!trainer.ok()) return report_failure(trainer.status());

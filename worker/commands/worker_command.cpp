@@ -18,10 +18,7 @@ int run(const Options& options, CommandContext& context) {
   Result<WorkerConfig> config = options.config.empty()
                                     ? parse_worker_config(options.set)
                                     : load_worker_config(options.config, options.set);
-  if (!config.ok()) {
-    report_failure(config.status());
-    return config.status().code() == StatusCode::kNotFound ? kExitNotFound : kExitUsage;
-  }
+  if (!config.ok()) return report_config_failure(config.status());
   const std::string name = config->name.empty() ? "worker" : config->name;
   const Logger logger(name, config->logging.level, config->logging.format);
   Result<std::unique_ptr<WorkerNode>> node = WorkerNode::start(*config, logger);

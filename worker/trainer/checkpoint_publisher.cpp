@@ -149,9 +149,4 @@ Result<std::optional<uint64_t>> CheckpointPublisher::advance(Broadcaster& broadc
   return std::optional<uint64_t>(version_of(index));
 }
 
-bool CheckpointPublisher::done() const {
-  return config_.publish.empty() ||
-         (num_committed_ == config_.publish.size() && !preparing_ && !begun_);
-}
-
 }  // namespace warproll

@@ -33,8 +33,6 @@ class CheckpointPublisher {
   // Returns what was begun.
   Result<std::optional<uint64_t>> advance(Broadcaster& broadcaster, uint64_t taken_samples,
                                           int64_t now_ms);
-  // Every checkpoint of the list is committed (or was given up).
-  [[nodiscard]] bool done() const;
 
  private:
   CheckpointPublisher(const TrainerConfig& config, std::unique_ptr<BroadcastSource> source,

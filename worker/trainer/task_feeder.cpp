@@ -102,7 +102,6 @@ Status TaskFeeder::feed(TrainerStream& stream, size_t max_unfinished) {
   while (!pending_.empty()) {
     WARPROLL_TRY(stream.add_task(pending_.front()));
     ++num_fed_;
-    num_samples_fed_ += static_cast<uint64_t>(pending_.front().group_size);
     pending_.pop_front();
   }
   return ok_status();

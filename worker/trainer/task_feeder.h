@@ -29,8 +29,6 @@ class TaskFeeder {
   // written is kUnavailable; no task is lost by it, the next call tries again.
   Status feed(TrainerStream& stream, size_t max_unfinished);
   [[nodiscard]] bool exhausted() const { return exhausted_ && pending_.empty(); }
-  [[nodiscard]] uint64_t num_fed() const { return num_fed_; }
-  [[nodiscard]] uint64_t num_samples_fed() const { return num_samples_fed_; }
   [[nodiscard]] uint64_t num_tasks() const { return source_->num_tasks(); }
 
  private:
@@ -44,7 +42,6 @@ class TaskFeeder {
   uint64_t bytes_written_;
   std::deque<Task> pending_;  // read from the source, not yet fed: a full disk keeps them here
   uint64_t num_fed_ = 0;
-  uint64_t num_samples_fed_ = 0;
   bool exhausted_ = false;
 };
 
