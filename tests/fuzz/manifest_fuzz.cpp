@@ -33,11 +33,13 @@ void read_with_right_digests(std::string json) {
     constexpr std::string_view kGives = "but what it covers gives ";
     const size_t at = error.find(kGives);
     const size_t field_end = error.find(" is ");
-    if (at == std::string::npos || field_end == std::string::npos) return;
+    if (at == std::string::npos || field_end == std::string::npos || field_end < 9) return;
     const std::string field = error.substr(9, field_end - 9);  // after "manifest "
-    auto tree = nlohmann::json::parse(json);
+    // An error may quote the input, and an input may quote an error: only an object is put right.
+    auto tree = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+    if (!tree.is_object()) return;
     tree[field] = error.substr(at + kGives.size());
-    json = tree.dump();
+    json = tree.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 }
 
