@@ -51,7 +51,9 @@ int quantise_block(const float* x, uint8_t* elements, uint8_t* scale) {
   return kMxfp8BlockCols;
 }
 
-void check(const QuantiseMxfp8Params& p) {
+}  // namespace
+
+void check_quantise_mxfp8(const QuantiseMxfp8Params& p) {
   check_argument(p.rows >= 0 && p.cols >= 0 && p.cols % kMxfp8BlockCols == 0, [&] {
     return "quantise_mxfp8: shape is [" + std::to_string(p.rows) + ", " + std::to_string(p.cols) +
            "], wanted columns in multiples of 32";
@@ -67,10 +69,8 @@ void check(const QuantiseMxfp8Params& p) {
                  [] { return std::string("quantise_mxfp8: a pointer is null"); });
 }
 
-}  // namespace
-
 std::optional<int64_t> quantise_mxfp8_cpu(const QuantiseMxfp8Params& p) {
-  check(p);
+  check_quantise_mxfp8(p);
   const int64_t blocks_per_row = p.cols / kMxfp8BlockCols;
   const int64_t element_bytes = static_cast<int64_t>(dtype_bytes(p.source_dtype));
   std::atomic<int64_t> first_bad{kNone};

@@ -1,4 +1,4 @@
-// quantise_mxfp8_cpu: a matrix to MXFP8, the OCP Microscaling recipe: per 32 columns of a row one
+// quantise_mxfp8: a matrix to MXFP8, the OCP Microscaling recipe: per 32 columns of a row one
 // E8M0 scale 2^(floor(log2(amax)) - 8), elements x / scale rounded to E4M3 to nearest even,
 // saturated at 448. Source: OCP MX specification v1.0, section 6.3.
 // Edges: a block of zeros (and amax below 2^-119) gets the smallest scale, 2^-127, byte 0; signed
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/cuda/stream.h"
 #include "kernels/dtype.h"
 
 namespace warproll {
@@ -25,9 +26,17 @@ struct QuantiseMxfp8Params {
   uint8_t* scales = nullptr;          // [rows, cols / 32] E8M0
 };
 
+// Throws std::invalid_argument on bad shapes, dtypes or null pointers.
+void check_quantise_mxfp8(const QuantiseMxfp8Params& params);
+
 // Empty = all finite. Otherwise the flat index of the first NaN or Inf of the source; its block
-// is written with scale byte 255 (NaN) and the others as usual. Throws std::invalid_argument on
-// bad shapes, dtypes or null pointers.
+// is written with scale byte 255 (NaN) and the others as usual.
 [[nodiscard]] std::optional<int64_t> quantise_mxfp8_cpu(const QuantiseMxfp8Params& params);
+
+// The same on the device, bit for bit; pointers are device memory, source 16-byte aligned.
+// *first_non_finite (device, may be null) becomes the least of its value and the flat index of the
+// first NaN or Inf: start it at INT64_MAX. Errors: std::invalid_argument, CudaError.
+void quantise_mxfp8(const QuantiseMxfp8Params& params, int64_t* first_non_finite,
+                    cudaStream_t stream);
 
 }  // namespace warproll

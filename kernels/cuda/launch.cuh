@@ -1,0 +1,65 @@
+// LaunchConfig: one kernel launch with its attributes. Internal to kernels/*.cu. Errors: CudaError.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/error.h"
+
+namespace warproll {
+
+inline int num_multiprocessors() {
+  int device = 0, count = 0;
+  WARPROLL_CUDA_CHECK(cudaGetDevice(&device));
+  WARPROLL_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+class LaunchConfig {
+ public:
+  LaunchConfig(dim3 grid, int threads, int shared_bytes, cudaStream_t stream) {
+    config_.gridDim = grid;
+    config_.blockDim = dim3(static_cast<unsigned>(threads));
+    config_.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config_.stream = stream;
+    config_.attrs = attributes_;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+
+  // May start before the previous kernel of the stream has ended (griddepcontrol).
+  void programmatic() {
+    cudaLaunchAttribute& a = attributes_[config_.numAttrs++];
+    a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    a.val.programmaticStreamSerializationAllowed = 1;
+  }
+
+  void cluster(unsigned ctas) {
+    cudaLaunchAttribute& a = attributes_[config_.numAttrs++];
+    a.id = cudaLaunchAttributeClusterDimension;
+    a.val.clusterDim = {ctas, 1, 1};
+  }
+
+  // All of an SM's L1 that can be shared memory is. Kernels of a chain agree on it: an SM changes its
+  // split only when it is empty, so one that differs could not start early.
+  void all_shared() { all_shared_ = true; }
+
+  template <class... Params, class... Args>
+  void run(void (*kernel)(Params...), const Args&... args) {
+    if (config_.dynamicSmemBytes > 48 * 1024) {
+      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(config_.dynamicSmemBytes)));
+    }
+    if (all_shared_) {
+      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                               cudaSharedmemCarveoutMaxShared));
+    }
+    WARPROLL_CUDA_CHECK(cudaLaunchKernelEx(&config_, kernel, args...));
+  }
+
+ private:
+  cudaLaunchConfig_t config_ = {};
+  cudaLaunchAttribute attributes_[2] = {};
+  bool all_shared_ = false;
+};
+
+}  // namespace warproll

@@ -1,0 +1,62 @@
+// warp decode: the SwiGLU experts of a layer, output-centric and expert-deduplicated. The path
+// `auto` takes for decode batches.
+//   h[p]  = silu(gate_e x[t]) * (up_e x[t])          for every pair p = (t, k), e = its expert
+//   y[t]  = sum over k, in order, of weight[p] * down_e h[p]
+// A warp owns eight neurons (gate_up) or sixteen outputs (down) of one expert, streams their weight
+// rows from device memory once, and multiplies them with every token routed to the expert: weight
+// rows are the M of mma.m16n8k16, tokens its N. Weights arrive by bulk copies into the warp's own
+// ring in shared memory, so the bytes in flight do not depend on what the warp computes.
+// Two kernels, programmatic dependent launch: down fills its rings while gate_up ends. No host
+// synchronisation, no allocation, no atomics on results, no waiting for CTAs outside the own cluster.
+//
+// Numbers: F16 x and h (11 bits; h is stored times 2^-6), exact F16 weights (tiles.h), F32 sums in
+// the order of the columns, y rounded once. A token's bits depend on nothing but its own row: this
+// is batch-invariant for every T. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
+//
+// Both kernels wait for the previous kernel before they read anything but weights.
+// Thread: any, one stream. Errors: std::invalid_argument (shapes), CudaError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/stream.h"
+#include "kernels/moe/expert_lists.h"
+#include "kernels/moe/tiles.h"
+
+namespace warproll {
+
+// x as the kernels read it: F16 in tile order, divided by a power of two per token (1 unless the
+// row reaches 2^15), so that no value overflows.
+struct TileActivations {
+  uint16_t* values = nullptr;  // F16 [T, H] in tile order
+  float* scales = nullptr;     // [T]
+};
+
+struct ConvertActivationsParams {
+  const uint16_t* x = nullptr;  // BF16 [T, H]
+  TileActivations out;
+  int32_t num_tokens = 0;   // T >= 0; 0 is a no-op
+  int32_t hidden_size = 0;  // H, multiple of 32
+};
+void convert_activations(const ConvertActivationsParams& params, cudaStream_t stream);
+
+struct WarpDecodeParams {
+  TileActivations x;       // [T, H]
+  ExpertLists lists;       // of T * K pairs
+  TileMatrix gate_up;      // E x I/8 tiles over H
+  TileMatrix down;         // E x H/16 tiles over I
+  uint16_t* h = nullptr;   // F16 [T * K, I], workspace
+  float* partials = nullptr;  // [T * K, H], workspace
+  uint16_t* y = nullptr;   // BF16 [T, H]
+  float* y_f32 = nullptr;  // [T, H], written instead of y when not null: the sums before rounding
+  int32_t num_tokens = 0;  // T, 0 .. kMaxWarpDecodeTokens; 0 is a no-op
+  int32_t top_k = 0;       // K, 1 .. 16
+};
+inline constexpr int32_t kMaxWarpDecodeTokens = 1024;
+void warp_decode(const WarpDecodeParams& params, cudaStream_t stream);
+// Its two kernels by themselves, for benches: gate_up writes h, down reads it.
+void warp_decode_gate_up(const WarpDecodeParams& params, cudaStream_t stream);
+void warp_decode_down(const WarpDecodeParams& params, cudaStream_t stream);
+
+}  // namespace warproll
