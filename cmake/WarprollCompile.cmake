@@ -11,7 +11,8 @@ add_library(warproll_flags INTERFACE)
 target_include_directories(warproll_flags INTERFACE "${CMAKE_SOURCE_DIR}"
                            "${CMAKE_BINARY_DIR}/generated")
 # -ffp-contract=off: the same float bits on every machine, with or without FMA.
-target_compile_options(warproll_flags INTERFACE -Wall -Wextra -Werror -ffp-contract=off)
+target_compile_options(warproll_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror;-ffp-contract=off>")
 target_compile_definitions(warproll_flags INTERFACE WARPROLL_VERSION="${PROJECT_VERSION}")
 
 if(WARPROLL_SANITIZE STREQUAL "address")

@@ -74,6 +74,7 @@ struct Layer {
     weights = DeviceBuffer<float>(host_weights);
     const auto pairs = static_cast<int32_t>(host_ids.size());
     lists_memory = DeviceBuffer<std::byte>(expert_lists_bytes(pairs, shape.num_experts));
+    WARPROLL_CUDA_CHECK(cudaMemset(lists_memory.data(), 0, lists_memory.size()));
     lists = expert_lists_at(lists_memory.data(), pairs, shape.num_experts);
     build_expert_lists({.topk_ids = ids.data(),
                         .topk_weights = weights.data(),

@@ -32,7 +32,7 @@ size_t expert_lists_bytes(int32_t num_pairs, int32_t num_experts) {
   const auto pairs = static_cast<size_t>(num_pairs);
   const auto blocks = static_cast<size_t>(max_expert_blocks(num_pairs, num_experts));
   return aligned(sizeof(ExpertListCounts)) + aligned(blocks * sizeof(ExpertBlock)) +
-         aligned(pairs * sizeof(int32_t)) + aligned(pairs * sizeof(float));
+         aligned(pairs * sizeof(int32_t)) + aligned(pairs * sizeof(float)) + aligned(sizeof(unsigned));
 }
 
 ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts) {
@@ -43,7 +43,8 @@ ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts
   return {.counts = reinterpret_cast<ExpertListCounts*>(take(sizeof(ExpertListCounts))),
           .blocks = reinterpret_cast<ExpertBlock*>(take(blocks * sizeof(ExpertBlock))),
           .pairs = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t))),
-          .pair_weights = reinterpret_cast<float*>(take(pairs * sizeof(float)))};
+          .pair_weights = reinterpret_cast<float*>(take(pairs * sizeof(float))),
+          .finished_ctas = reinterpret_cast<unsigned*>(take(sizeof(unsigned)))};
 }
 
 void build_expert_lists(const BuildExpertListsParams& p, cudaStream_t stream) {

@@ -37,10 +37,12 @@ struct ExpertLists {
   ExpertBlock* blocks = nullptr;  // [max_expert_blocks()]
   int32_t* pairs = nullptr;       // [T * K], grouped by expert
   float* pair_weights = nullptr;  // [T * K], by pair
+  unsigned* finished_ctas = nullptr;  // of the kernel that fills the lists; 0 between kernels
 };
 
 int32_t max_expert_blocks(int32_t num_pairs, int32_t num_experts);
 size_t expert_lists_bytes(int32_t num_pairs, int32_t num_experts);
+// The memory must be zeros before its first use.
 ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts);
 
 struct BuildExpertListsParams {

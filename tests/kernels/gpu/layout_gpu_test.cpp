@@ -1,0 +1,91 @@
+// The device's twins of the CPU's layout and number work: byte for byte.
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "gpu_support.h"
+#include "kernels/moe/pack.h"
+#include "kernels/quantise.h"
+
+namespace warproll {
+namespace {
+
+using namespace testing;  // gpu_support.h
+
+std::vector<std::byte> to_host(const std::byte* data, size_t size) {
+  std::vector<std::byte> host(size);
+  WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), data, size, cudaMemcpyDeviceToHost));
+  return host;
+}
+
+// A device view's weights on the host.
+struct HostWeights {
+  std::vector<std::byte> data, scales;
+  WeightView view;
+  explicit HostWeights(const WeightView& device) : view(device) {
+    const auto matrices = static_cast<size_t>(device.num_matrices);
+    data = to_host(device.data, matrices * device.matrix_stride_bytes);
+    view.data = data.data();
+    if (device.scales == nullptr) return;
+    scales = to_host(device.scales, matrices * device.scale_stride_bytes);
+    view.scales = scales.data();
+  }
+};
+
+TEST(PackGpu, WritesTheBytesOfTheCpu) {
+  SKIP_WITHOUT_GPU();
+  for (const ExpertShape& shape : {ExpertShape{96, 160, 5, 2}, {2048, 768, 3, 2}}) {
+    for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block}) {
+      const Layer layer(shape, format, 21);
+      const HostWeights gate(layer.experts.gate), up(layer.experts.up), down(layer.experts.down);
+      std::vector<std::byte> want(layer.experts.gate_up_tiles.bytes());
+      pack_gate_up_cpu(gate.view, up.view, want.data());
+      EXPECT_EQ(to_host(layer.experts.gate_up_tiles.data, want.size()), want) << "gate_up";
+      want.resize(layer.experts.down_tiles.bytes());
+      pack_down_cpu(down.view, want.data());
+      EXPECT_EQ(to_host(layer.experts.down_tiles.data, want.size()), want) << "down";
+    }
+  }
+}
+
+TEST(QuantiseGpu, WritesTheBytesOfTheCpu) {
+  SKIP_WITHOUT_GPU();
+  std::mt19937 rng(31);
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    for (const bool all_bits : {false, true}) {  // every bit pattern, NaN and inf too; or weights
+      const int64_t rows = 300, cols = 96;
+      std::vector<std::byte> source(static_cast<size_t>(rows * cols) * dtype_bytes(dtype));
+      std::normal_distribution<float> normal(0.0f, 0.02f);
+      for (size_t i = 0; i < source.size(); i += dtype_bytes(dtype)) {
+        const float value = normal(rng);
+        const auto word = static_cast<uint32_t>(rng());
+        const uint16_t half = dtype == Dtype::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
+        if (all_bits) {
+          std::memcpy(&source[i], &word, dtype_bytes(dtype));
+        } else if (dtype == Dtype::kF32) {
+          std::memcpy(&source[i], &value, 4);
+        } else {
+          std::memcpy(&source[i], &half, 2);
+        }
+      }
+      std::vector<uint8_t> elements(static_cast<size_t>(rows * cols)), scales(elements.size() / 32);
+      QuantiseMxfp8Params params = {source.data(), dtype, rows, cols, elements.data(), scales.data()};
+      const auto bad = quantise_mxfp8_cpu(params);
+
+      DeviceBuffer<std::byte> device_source(source);
+      DeviceBuffer<uint8_t> device_elements(elements.size()), device_scales(scales.size());
+      DeviceBuffer<int64_t> first(std::vector<int64_t>{std::numeric_limits<int64_t>::max()});
+      params.source = device_source.data();
+      params.elements = device_elements.data();
+      params.scales = device_scales.data();
+      quantise_mxfp8(params, first.data(), nullptr);
+      WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+      EXPECT_EQ(device_scales.to_host(), scales) << to_string(dtype);
+      EXPECT_EQ(device_elements.to_host(), elements) << to_string(dtype);
+      EXPECT_EQ(first.to_host()[0], bad.value_or(std::numeric_limits<int64_t>::max()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warproll
