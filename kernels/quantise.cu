@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t blocks = p.rows * p.cols / kMxfp8BlockCols;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
-  for (int64_t block = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32; block < blocks;
-       block += warps) {
+  for (int64_t block = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+       block < blocks; block += warps) {
     const int64_t at = block * kMxfp8BlockCols + lane;
     const float x = load(reinterpret_cast<const Source*>(p.source) + at);
     const uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
@@ -60,9 +60,12 @@ void quantise_mxfp8(const QuantiseMxfp8Params& p, int64_t* first_non_finite, cud
   check_quantise_mxfp8(p);
   if (p.rows == 0 || p.cols == 0) return;
   switch (p.source_dtype) {
-    case Dtype::kF32: return launch<float>(p, first_non_finite, stream);
-    case Dtype::kF16: return launch<__half>(p, first_non_finite, stream);
-    default: return launch<__nv_bfloat16>(p, first_non_finite, stream);
+    case Dtype::kF32:
+      return launch<float>(p, first_non_finite, stream);
+    case Dtype::kF16:
+      return launch<__half>(p, first_non_finite, stream);
+    default:
+      return launch<__nv_bfloat16>(p, first_non_finite, stream);
   }
 }
 

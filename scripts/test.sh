@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
 # Every test, from a clean machine: packages, format, build, ctest; then the same tests under
-# AddressSanitizer + UBSan, those with threads under ThreadSanitizer, and a short run of every fuzzer.
+# AddressSanitizer + UBSan, those with threads under ThreadSanitizer, a short run of every fuzzer, and,
+# where there is nvcc, the CUDA kernels for every GPU they are for (their tests skip without a GPU).
 #   scripts/test.sh            all of it
-#   scripts/test.sh cpu        only the optimised build (also: asan, tsan, fuzz; any number of them)
+#   scripts/test.sh cpu        only the optimised build (also: kernels, asan, tsan, fuzz; any of them)
 # Exit 0: everything passed. The last lines say what each part did and how long it took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
 parts=()
 for argument in "$@"; do
   case $argument in
-    cpu | asan | tsan | fuzz) parts+=("$argument") ;;
+    cpu | kernels | asan | tsan | fuzz) parts+=("$argument") ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "test.sh: unknown part '$argument', wanted cpu, asan, tsan or fuzz" >&2; exit 2 ;;
+    *) echo "test.sh: unknown part '$argument', wanted cpu, kernels, asan, tsan or fuzz" >&2; exit 2 ;;
   esac
 done
-((${#parts[@]})) || parts=(cpu asan tsan fuzz)
+((${#parts[@]})) || parts=(cpu kernels asan tsan fuzz)
 
 scripts/setup.sh --python
 scripts/check_format.sh
@@ -33,6 +34,10 @@ sanitizer_settings() {  # of one part, in the environment
 sanitizer_settings
 for part in "${parts[@]}"; do
   start=$SECONDS
+  if [[ $part == kernels ]] && ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
+    summary+=("kernels not built: no nvcc on PATH")
+    continue
+  fi
   echo "== $part: build"
   cmake --preset "$part" "-DWARPROLL_TEST_PYTHON=$PWD/build/venv/bin/python3" >"build/$part.configure.log" ||
     { cat "build/$part.configure.log"; exit 1; }
@@ -40,7 +45,7 @@ for part in "${parts[@]}"; do
   built=$((SECONDS - start))
   echo "== $part: tests"
   if ctest --preset "$part" -j "$jobs" --timeout 600; then outcome=passed; else outcome=FAILED; failed=1; fi
-  summary+=("$(printf '%-5s %s  build %4d s  tests %4d s' "$part" "$outcome" "$built" "$((SECONDS - start - built))")")
+  summary+=("$(printf '%-7s %s  build %4d s  tests %4d s' "$part" "$outcome" "$built" "$((SECONDS - start - built))")")
 done
 
 echo "== summary"

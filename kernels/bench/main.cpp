@@ -15,6 +15,7 @@ constexpr const char* kUsage = R"(warproll-bench-moe: one MoE layer on this GPU,
   --paths auto,literal,dedup,expert_centric   --dtypes bf16,mxfp8,fp8_block
   --routings uniform,zipf,same                --batches 1,2,4,8,16,32,64,128
   --shape H,I,E,K      2048,768,128,8         --layers 6   --replays 31   --seed 1
+  --router             what the router adds before auto
   --parts              gate_up and down by themselves too
   --check              compare with an F64 oracle (the first 16 tokens)
   --json FILE          the rows as JSON
@@ -41,21 +42,40 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--help" || flag == "-h") return std::fputs(kUsage, stdout), 0;
-    if (flag == "--parts") { options.parts = true; continue; }
-    if (flag == "--check") { options.check = true; continue; }
+    if (flag == "--router") {
+      options.router = true;
+      continue;
+    }
+    if (flag == "--parts") {
+      options.parts = true;
+      continue;
+    }
+    if (flag == "--check") {
+      options.check = true;
+      continue;
+    }
     if (i + 1 == argc) throw std::invalid_argument("option '" + flag + "' wants a value");
     const std::string value = argv[++i];
-    if (flag == "--paths") options.paths = split(value);
-    else if (flag == "--dtypes") options.dtypes = split(value);
-    else if (flag == "--routings") options.routings = split(value);
-    else if (flag == "--batches") options.batches = numbers(value);
-    else if (flag == "--layers") options.num_layers = std::stoi(value);
-    else if (flag == "--replays") options.num_replays = std::stoi(value);
-    else if (flag == "--seed") options.seed = std::stoull(value);
-    else if (flag == "--json") json = value;
+    if (flag == "--paths")
+      options.paths = split(value);
+    else if (flag == "--dtypes")
+      options.dtypes = split(value);
+    else if (flag == "--routings")
+      options.routings = split(value);
+    else if (flag == "--batches")
+      options.batches = numbers(value);
+    else if (flag == "--layers")
+      options.num_layers = std::stoi(value);
+    else if (flag == "--replays")
+      options.num_replays = std::stoi(value);
+    else if (flag == "--seed")
+      options.seed = std::stoull(value);
+    else if (flag == "--json")
+      json = value;
     else if (flag == "--shape") {
       const std::vector<int32_t> shape = numbers(value);
-      if (shape.size() != 4) throw std::invalid_argument("--shape is '" + value + "', wanted H,I,E,K");
+      if (shape.size() != 4)
+        throw std::invalid_argument("--shape is '" + value + "', wanted H,I,E,K");
       options.shape = {shape[0], shape[1], shape[2], shape[3]};
     } else {
       throw std::invalid_argument("unknown option '" + flag + "'; see --help");

@@ -10,7 +10,9 @@
 
 #include "kernels/bench/graph_timer.h"
 #include "kernels/bench/moe_oracle.h"
+#include "kernels/bench/random_experts.h"
 #include "kernels/moe/literal.h"
+#include "kernels/moe/route.h"
 #include "kernels/moe/warp_decode.h"
 
 namespace warproll {
@@ -64,7 +66,8 @@ struct Layer {
   ExpertLists lists;
   int32_t num_active = 0;
 
-  Layer(const ExpertShape& shape, const std::string& routing, int32_t tokens, std::mt19937_64& rng) {
+  Layer(const ExpertShape& shape, const std::string& routing, int32_t tokens,
+        std::mt19937_64& rng) {
     const std::vector<int32_t> host_ids = routes(routing, shape, tokens, rng);
     num_active = static_cast<int32_t>(std::set<int32_t>(host_ids.begin(), host_ids.end()).size());
     std::uniform_real_distribution<float> uniform(0.05f, 0.25f);
@@ -100,14 +103,57 @@ struct Batch {
     x = DeviceBuffer<uint16_t>(hidden);
     x_tile = DeviceBuffer<uint16_t>(hidden);
     x_scales = DeviceBuffer<float>(static_cast<size_t>(tokens));
-    h = DeviceBuffer<uint16_t>(inner);
+    h = DeviceBuffer<uint16_t>(2 * inner);
     h_f32 = DeviceBuffer<float>(inner);
     partials = DeviceBuffer<float>(pairs * static_cast<size_t>(s.hidden_size));
     y = DeviceBuffer<uint16_t>(hidden);
     fill_normal(x.data(), static_cast<int64_t>(hidden), seed + 1000, 1.0f, nullptr);
-    convert_activations({x.data(), {x_tile.data(), x_scales.data()}, tokens, s.hidden_size}, nullptr);
+    convert_activations({x.data(), {x_tile.data(), x_scales.data()}, tokens, s.hidden_size},
+                        nullptr);
     WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
   }
+};
+
+// Router weights of every layer. The routes stay the bench's: the ids are given.
+class Router {
+ public:
+  Router(const ExpertShape& shape, size_t num_layers, const Batch& batch, uint64_t seed)
+      : shape_(shape),
+        weight_size_(static_cast<size_t>(shape.num_experts) *
+                     static_cast<size_t>(shape.hidden_size)),
+        weights_(num_layers * weight_size_),
+        logits_(static_cast<size_t>(batch.tokens) * static_cast<size_t>(shape.num_experts)),
+        ids_(static_cast<size_t>(batch.tokens) * static_cast<size_t>(shape.top_k)),
+        topk_weights_(ids_.size()) {
+    fill_normal(weights_.data(), static_cast<int64_t>(weights_.size()), seed + 5000, 0.02f,
+                nullptr);
+    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+
+  void run(size_t layer_index, const Layer& layer, const Batch& batch, cudaStream_t stream) const {
+    RouteParams p;
+    p.x = batch.x.data();
+    p.weight = weights_.data() + layer_index * weight_size_;
+    p.given_ids = layer.ids.data();
+    p.logits = logits_.data();
+    p.topk_ids = ids_.data();
+    p.topk_weights = topk_weights_.data();
+    p.lists = layer.lists;
+    p.x_tile = {batch.x_tile.data(), batch.x_scales.data()};
+    p.num_tokens = batch.tokens;
+    p.hidden_size = shape_.hidden_size;
+    p.num_experts = shape_.num_experts;
+    p.top_k = shape_.top_k;
+    route(p, stream);
+  }
+
+ private:
+  ExpertShape shape_;
+  size_t weight_size_;
+  DeviceBuffer<uint16_t> weights_;
+  DeviceBuffer<float> logits_;
+  DeviceBuffer<int32_t> ids_;
+  DeviceBuffer<float> topk_weights_;
 };
 
 WarpDecodeParams warp_decode_params(const RandomExperts& experts, const Layer& layer,
@@ -184,7 +230,8 @@ void reset(int32_t* counter, cudaStream_t stream) {
   WARPROLL_CUDA_CHECK(cudaMemsetAsync(counter, 0, sizeof(*counter), stream));
 }
 
-double issued_bytes(const MoeBenchRow& row, const RandomExperts& experts, const ExpertShape& shape) {
+double issued_bytes(const MoeBenchRow& row, const RandomExperts& experts,
+                    const ExpertShape& shape) {
   const double pairs = static_cast<double>(row.batch) * shape.top_k;
   return (row.path == "literal" ? pairs : row.num_active) *
          static_cast<double>(experts.bytes_of_expert());
@@ -198,8 +245,9 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
   check_words(o.dtypes, kMoeDtypes, "dtype");
   check_words(o.routings, kMoeRoutings, "routing");
   if (o.num_layers < 1 || o.num_replays < 1) {
-    throw std::invalid_argument("bench moe: layers and replays are " + std::to_string(o.num_layers) +
-                                " and " + std::to_string(o.num_replays) + ", wanted at least 1");
+    throw std::invalid_argument("bench moe: layers and replays are " +
+                                std::to_string(o.num_layers) + " and " +
+                                std::to_string(o.num_replays) + ", wanted at least 1");
   }
   std::vector<MoeBenchRow> rows;
   const auto count = static_cast<size_t>(o.num_layers);
@@ -207,7 +255,8 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
     const bool keep_rows =
         o.check || std::find(o.paths.begin(), o.paths.end(), "literal") != o.paths.end();
     std::vector<RandomExperts> experts;
-    for (size_t i = 0; i < count; ++i) experts.emplace_back(o.shape, format_of(dtype), o.seed + i, keep_rows);
+    for (size_t i = 0; i < count; ++i)
+      experts.emplace_back(o.shape, format_of(dtype), o.seed + i, keep_rows);
     for (const std::string& routing : o.routings) {
       for (const int32_t tokens : o.batches) {
         const Batch batch(o.shape, tokens, o.seed);
@@ -226,12 +275,20 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
           GraphTimer timer(o.num_replays);
           const auto per_layer = [&](const auto& body) {
             return timer.median_us([&](cudaStream_t s) {
-                     for (size_t i = 0; i < count; ++i) body(i, s);
-                   }) / o.num_layers;
+              for (size_t i = 0; i < count; ++i) body(i, s);
+            }) / o.num_layers;
           };
           row.us = per_layer([&](size_t i, cudaStream_t s) {
             run_path(path, experts[i], layers[i], batch, o.shape.top_k, s);
           });
+          if (o.router && (path == "auto" || path == "dedup")) {
+            const Router router(o.shape, count, batch, o.seed);
+            row.router_us = per_layer([&](size_t i, cudaStream_t s) {
+                              router.run(i, layers[i], batch, s);
+                              run_path(path, experts[i], layers[i], batch, o.shape.top_k, s);
+                            }) -
+                            row.us;
+          }
           if (o.parts && path != "literal") {
             const auto params = [&](size_t i) {
               return warp_decode_params(experts[i], layers[i], batch, o.shape.top_k);
@@ -262,25 +319,30 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
 
 std::string moe_bench_header(const MoeBenchOptions& o) {
   char line[256];
-  std::snprintf(line, sizeof(line),
-                "H %d, I %d, E %d, K %d; %d layers in rotation, median of %d graph replays; floor = "
-                "distinct experts at 4.66 TB/s\n",
-                o.shape.hidden_size, o.shape.intermediate_size, o.shape.num_experts, o.shape.top_k,
-                o.num_layers, o.num_replays);
+  std::snprintf(
+      line, sizeof(line),
+      "H %d, I %d, E %d, K %d; %d layers in rotation, median of %d graph replays; floor = "
+      "distinct experts at 4.66 TB/s\n",
+      o.shape.hidden_size, o.shape.intermediate_size, o.shape.num_experts, o.shape.top_k,
+      o.num_layers, o.num_replays);
   return line + std::string(
-      "path            dtype      routing     B  experts        us     floor   ratio  distinct    issued  "
-      "gate_up     down   error  cosine\n"
-      "                                                                              TB/s      TB/s       "
-      "us       us  /bound");
+                    "path            dtype      routing     B  experts        us     floor   ratio "
+                    " distinct    issued  "
+                    "gate_up     down   error  cosine\n"
+                    "                                                                              "
+                    "TB/s      TB/s       "
+                    "us       us  /bound");
 }
 
 std::string moe_bench_line(const MoeBenchRow& r) {
   char line[256];
-  int at = std::snprintf(line, sizeof(line),
-                         "%-15s %-10s %-8s %5d %8.1f %9.2f %9.2f %7.3f %9.2f %9.2f", r.path.c_str(),
-                         r.dtype.c_str(), r.routing.c_str(), r.batch, r.num_active, r.us, r.floor_us,
-                         r.ratio, r.distinct_tbps, r.issued_tbps);
+  int at =
+      std::snprintf(line, sizeof(line), "%-15s %-10s %-8s %5d %8.1f %9.2f %9.2f %7.3f %9.2f %9.2f",
+                    r.path.c_str(), r.dtype.c_str(), r.routing.c_str(), r.batch, r.num_active, r.us,
+                    r.floor_us, r.ratio, r.distinct_tbps, r.issued_tbps);
   const auto rest = [&] { return sizeof(line) - static_cast<size_t>(at); };
+  at += r.router_us > 0 ? std::snprintf(line + at, rest(), " %8.2f", r.router_us)
+                        : std::snprintf(line + at, rest(), " %8s", "");
   at += r.gate_up_us > 0 ? std::snprintf(line + at, rest(), " %8.2f %8.2f", r.gate_up_us, r.down_us)
                          : std::snprintf(line + at, rest(), " %8s %8s", "", "");
   if (r.worst_error) std::snprintf(line + at, rest(), " %7.3f  %.8f", *r.worst_error, *r.cosine);

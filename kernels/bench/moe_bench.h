@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bench/random_experts.h"
+#include "kernels/bench/expert_shape.h"
 
 namespace warproll {
 
@@ -28,22 +28,24 @@ struct MoeBenchOptions {
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64, 128};
   int32_t num_layers = 6;
   int32_t num_replays = 31;
-  bool parts = false;  // time gate_up and down by themselves too
-  bool check = false;  // compare with the F64 oracle, up to 16 tokens
+  bool router = false;  // time the router too
+  bool parts = false;   // time gate_up and down by themselves too
+  bool check = false;   // compare with the F64 oracle, up to 16 tokens
   uint64_t seed = 1;
 };
 
 struct MoeBenchRow {
   std::string path, dtype, routing;
   int32_t batch = 0;
-  double num_active = 0;    // distinct experts a layer, mean over layers
-  double us = 0;            // a layer, gate_up and down
-  double floor_us = 0;      // distinct experts' bytes at kReadCeilingBytesPerUs
-  double ratio = 0;         // us / floor_us
-  double distinct_tbps = 0; // distinct experts' bytes / us
-  double issued_tbps = 0;   // bytes the kernels asked for / us
-  double gate_up_us = 0, down_us = 0;      // with `parts`
-  std::optional<double> worst_error;       // with `check`: |y - F64| in units of the bound
+  double num_active = 0;               // distinct experts a layer, mean over layers
+  double us = 0;                       // a layer, gate_up and down
+  double floor_us = 0;                 // distinct experts' bytes at kReadCeilingBytesPerUs
+  double ratio = 0;                    // us / floor_us
+  double distinct_tbps = 0;            // distinct experts' bytes / us
+  double issued_tbps = 0;              // bytes the kernels asked for / us
+  double router_us = 0;                // with `router`: what the router adds before auto
+  double gate_up_us = 0, down_us = 0;  // with `parts`
+  std::optional<double> worst_error;   // with `check`: |y - F64| in units of the bound
   std::optional<double> cosine;
 };
 

@@ -26,9 +26,10 @@ std::string moe_bench_json(const MoeBenchOptions& o, const std::vector<MoeBenchR
     std::snprintf(text, sizeof(text),
                   "%s\n  {\"path\": \"%s\", \"dtype\": \"%s\", \"routing\": \"%s\", \"batch\": %d, "
                   "\"experts\": %.2f, \"us\": %.3f, \"floor_us\": %.3f, \"ratio\": %.4f, "
-                  "\"distinct_tbps\": %.3f, \"issued_tbps\": %.3f}",
+                  "\"distinct_tbps\": %.3f, \"issued_tbps\": %.3f, \"router_us\": %.3f}",
                   i == 0 ? "" : ",", r.path.c_str(), r.dtype.c_str(), r.routing.c_str(), r.batch,
-                  r.num_active, r.us, r.floor_us, r.ratio, r.distinct_tbps, r.issued_tbps);
+                  r.num_active, r.us, r.floor_us, r.ratio, r.distinct_tbps, r.issued_tbps,
+                  r.router_us);
     json += text;
   }
   return json + "\n ]}\n";

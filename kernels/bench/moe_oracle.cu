@@ -22,10 +22,12 @@ __device__ double weight_at(const WeightView& w, int expert, int row, int col) {
   e4m3.__x = reinterpret_cast<const __nv_fp8_storage_t*>(matrix)[at];
   const double value = static_cast<float>(e4m3);
   if (w.format == WeightFormat::kMxfp8) {
-    return value * exp2(static_cast<double>(reinterpret_cast<const uint8_t*>(scales)[at / 32]) - 127.0);
+    return value *
+           exp2(static_cast<double>(reinterpret_cast<const uint8_t*>(scales)[at / 32]) - 127.0);
   }
   const int groups = (w.cols + w.block_cols - 1) / w.block_cols;
-  return value * reinterpret_cast<const float*>(scales)[row / w.block_rows * groups + col / w.block_cols];
+  return value *
+         reinterpret_cast<const float*>(scales)[row / w.block_rows * groups + col / w.block_cols];
 }
 
 __device__ double sum_of_block(double v) {
@@ -49,7 +51,8 @@ __device__ double through_mxfp8(double x) {
   return static_cast<double>(static_cast<float>(e4m3)) * exp2(static_cast<double>(scale) - 127.0);
 }
 
-__global__ void read_x(const __nv_bfloat16* x, double* out, int64_t count, OracleRounding rounding) {
+__global__ void read_x(const __nv_bfloat16* x, double* out, int64_t count,
+                       OracleRounding rounding) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;  // whole warps
   const double value = i < count ? static_cast<double>(__bfloat162float(x[i])) : 0.0;
   const double kept = rounding == OracleRounding::kMxfp8Activations ? through_mxfp8(value) : value;
@@ -76,7 +79,8 @@ __global__ void gate_up(MoeOracleParams p, const double* x, double* h) {
   }
   g = sum_of_block(g);
   u = sum_of_block(u);
-  if (threadIdx.x == 0) h[static_cast<int64_t>(pair) * p.gate.rows + neuron] = g / (1.0 + exp(-g)) * u;
+  if (threadIdx.x == 0)
+    h[static_cast<int64_t>(pair) * p.gate.rows + neuron] = g / (1.0 + exp(-g)) * u;
 }
 
 __global__ void down(MoeOracleParams p, const double* h) {
@@ -96,7 +100,9 @@ __global__ void down(MoeOracleParams p, const double* h) {
   if (threadIdx.x == 0) p.y[static_cast<int64_t>(token) * p.down.rows + output] = sum;
 }
 
-dim3 ctas_of(int64_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
+dim3 ctas_of(int64_t count) {
+  return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads));
+}
 
 }  // namespace
 
@@ -108,9 +114,11 @@ void moe_oracle(const MoeOracleParams& p) {
   const auto grid = [](int cols, int rows) {
     return dim3(static_cast<unsigned>(cols), static_cast<unsigned>(rows));
   };
-  read_x<<<ctas_of(xs), kThreads>>>(reinterpret_cast<const __nv_bfloat16*>(p.x), x.data(), xs, p.rounding);
+  read_x<<<ctas_of(xs), kThreads>>>(reinterpret_cast<const __nv_bfloat16*>(p.x), x.data(), xs,
+                                    p.rounding);
   gate_up<<<grid(p.gate.rows, p.num_tokens * p.top_k), kThreads>>>(p, x.data(), h.data());
-  if (p.rounding != OracleRounding::kNone) round_hidden<<<ctas_of(hs), kThreads>>>(h.data(), hs, p.rounding);
+  if (p.rounding != OracleRounding::kNone)
+    round_hidden<<<ctas_of(hs), kThreads>>>(h.data(), hs, p.rounding);
   down<<<grid(p.down.rows, p.num_tokens), kThreads>>>(p, h.data());
   WARPROLL_CUDA_CHECK(cudaGetLastError());
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());

@@ -21,7 +21,8 @@ __device__ uint32_t mix(uint64_t v) {  // splitmix64's finaliser
 
 __global__ void normal_kernel(__nv_bfloat16* out, int64_t count, uint64_t seed, float sigma) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
     const uint64_t key = seed * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(i) * 2;
     const float u = (static_cast<float>(mix(key * 0x9e3779b97f4a7c15ull) >> 8) + 1.0f) * 0x1p-24f;
     const float v = static_cast<float>(mix((key + 1) * 0x9e3779b97f4a7c15ull) >> 8) * 0x1p-24f;
@@ -45,7 +46,8 @@ __global__ void fp8_block_kernel(const __nv_bfloat16* source, int rows, int cols
   float largest = 0.0f;
   for (int i = static_cast<int>(threadIdx.x); i < kBlock * kBlock; i += kThreads) {
     const int r = r0 + i / kBlock, c = c0 + i % kBlock;
-    if (r < rows && c < cols) largest = fmaxf(largest, fabsf(__bfloat162float(source[static_cast<int64_t>(r) * cols + c])));
+    if (r < rows && c < cols)
+      largest = fmaxf(largest, fabsf(__bfloat162float(source[static_cast<int64_t>(r) * cols + c])));
   }
   atomicMax(&largest_bits, __float_as_int(largest));
   __syncthreads();
@@ -54,10 +56,12 @@ __global__ void fp8_block_kernel(const __nv_bfloat16* source, int rows, int cols
     const int r = r0 + i / kBlock, c = c0 + i % kBlock;
     if (r < rows && c < cols) {
       const int64_t at = static_cast<int64_t>(r) * cols + c;
-      elements[at] = __nv_cvt_float_to_fp8(__bfloat162float(source[at]) / scale, __NV_SATFINITE, __NV_E4M3);
+      elements[at] =
+          __nv_cvt_float_to_fp8(__bfloat162float(source[at]) / scale, __NV_SATFINITE, __NV_E4M3);
     }
   }
-  if (threadIdx.x == 0) scales[static_cast<int64_t>(expert) * row_groups * groups + blockIdx.x] = scale;
+  if (threadIdx.x == 0)
+    scales[static_cast<int64_t>(expert) * row_groups * groups + blockIdx.x] = scale;
 }
 
 // BF16 [E, rows, cols] -> the format, in `rows_out` and `scales_out`.
@@ -92,9 +96,11 @@ WeightView make(WeightFormat format, const ExpertShape& shape, int rows, int col
     view.scale_dtype = Dtype::kF32;
     view.block_rows = view.block_cols = kBlock;
     scales_out = DeviceBuffer<std::byte>(static_cast<size_t>(experts) * blocks * 4);
-    LaunchConfig config(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(experts)), kThreads, 0, nullptr);
+    LaunchConfig config(dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(experts)),
+                        kThreads, 0, nullptr);
     config.run(fp8_block_kernel, reinterpret_cast<const __nv_bfloat16*>(source.data()), rows, cols,
-               reinterpret_cast<uint8_t*>(rows_out.data()), reinterpret_cast<float*>(scales_out.data()));
+               reinterpret_cast<uint8_t*>(rows_out.data()),
+               reinterpret_cast<float*>(scales_out.data()));
   }
   view.scales = scales_out.data();
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());  // before `source` goes

@@ -4,17 +4,11 @@
 
 #include <cstdint>
 
+#include "kernels/bench/expert_shape.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/moe/tiles.h"
 
 namespace warproll {
-
-struct ExpertShape {
-  int32_t hidden_size = 2048;        // H
-  int32_t intermediate_size = 768;   // I
-  int32_t num_experts = 128;         // E
-  int32_t top_k = 8;                 // K
-};
 
 class RandomExperts {
  public:

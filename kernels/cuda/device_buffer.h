@@ -18,7 +18,8 @@ class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   explicit DeviceBuffer(size_t size) : size_(size) {
-    if (size > 0) WARPROLL_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)));
+    if (size > 0)
+      WARPROLL_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)));
   }
   explicit DeviceBuffer(std::span<const T> values) : DeviceBuffer(values.size()) {
     copy_from(values);

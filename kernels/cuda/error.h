@@ -23,10 +23,10 @@ class CudaError : public std::runtime_error {
 
 }  // namespace warproll
 
-#define WARPROLL_CUDA_CHECK(call)                                                              \
-  do {                                                                                         \
-    const cudaError_t warproll_code = (call);                                                  \
-    if (warproll_code != cudaSuccess) {                                                        \
-      throw ::warproll::CudaError(warproll_code, #call, __FILE__, __LINE__);                   \
-    }                                                                                          \
+#define WARPROLL_CUDA_CHECK(call)                                            \
+  do {                                                                       \
+    const cudaError_t warproll_code = (call);                                \
+    if (warproll_code != cudaSuccess) {                                      \
+      throw ::warproll::CudaError(warproll_code, #call, __FILE__, __LINE__); \
+    }                                                                        \
   } while (false)

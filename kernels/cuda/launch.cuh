@@ -50,8 +50,8 @@ class LaunchConfig {
                                                static_cast<int>(config_.dynamicSmemBytes)));
     }
     if (all_shared_) {
-      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                               cudaSharedmemCarveoutMaxShared));
+      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(
+          kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }
     WARPROLL_CUDA_CHECK(cudaLaunchKernelEx(&config_, kernel, args...));
   }

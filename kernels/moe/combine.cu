@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineParams p) {
     const float weight = weights[k];
     const float4 v = *reinterpret_cast<const float4*>(at);
     if (weight != 0.0f) {
-      sum = make_float4(fmaf(weight, v.x, sum.x), fmaf(weight, v.y, sum.y), fmaf(weight, v.z, sum.z),
-                        fmaf(weight, v.w, sum.w));
+      sum = make_float4(fmaf(weight, v.x, sum.x), fmaf(weight, v.y, sum.y),
+                        fmaf(weight, v.z, sum.z), fmaf(weight, v.w, sum.w));
     }
   }
   constexpr float kUp = 1.0f / kHiddenScale;
@@ -55,18 +55,18 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineParams p) {
 
 void launch_combine(const WarpDecodeParams& p, cudaStream_t stream) {
   const int hidden = p.gate_up.cols;
-  LaunchConfig config(dim3(static_cast<unsigned>((hidden + kThreads * kCols - 1) / (kThreads * kCols)),
-                           static_cast<unsigned>(p.num_tokens)),
-                      kThreads, 0, stream);
+  LaunchConfig config(
+      dim3(static_cast<unsigned>((hidden + kThreads * kCols - 1) / (kThreads * kCols)),
+           static_cast<unsigned>(p.num_tokens)),
+      kThreads, 0, stream);
   config.programmatic();
-  config.run(combine_kernel,
-             CombineParams{.partials = p.partials,
-                           .pair_weights = p.lists.pair_weights,
-                           .y = reinterpret_cast<__nv_bfloat16*>(p.y),
-                           .y_f32 = p.y_f32,
-                           .counts = p.lists.counts,
-                           .top_k = p.top_k,
-                           .hidden_size = hidden});
+  config.run(combine_kernel, CombineParams{.partials = p.partials,
+                                           .pair_weights = p.lists.pair_weights,
+                                           .y = reinterpret_cast<__nv_bfloat16*>(p.y),
+                                           .y_f32 = p.y_f32,
+                                           .counts = p.lists.counts,
+                                           .top_k = p.top_k,
+                                           .hidden_size = hidden});
 }
 
 }  // namespace warproll::moe

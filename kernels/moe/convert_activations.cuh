@@ -8,7 +8,7 @@
 
 namespace warproll::moe {
 
-inline constexpr int kConvertThreads = 128;
+inline constexpr int kConvertThreads = 128;  // of convert_activations
 
 // 1, or the power of two that brings `largest` below 2^15. An inf or NaN keeps 1 and shows in y.
 __device__ __forceinline__ float activation_scale(float largest) {

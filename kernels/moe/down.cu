@@ -7,13 +7,15 @@ namespace warproll::moe {
 namespace {
 
 struct DownOp {
-  const uint16_t* h;  // F16 [T * K, I], tile order
+  static constexpr int kTerms = 2;
+  const uint16_t* h;  // F16 [T * K, 2, I], tile order
   float* partials;    // [T * K, H]
   int intermediate_size, hidden_size;
 
   __device__ const uint4* row(int pair) const {
-    return reinterpret_cast<const uint4*>(h + static_cast<int64_t>(pair) * intermediate_size);
+    return reinterpret_cast<const uint4*>(h + static_cast<int64_t>(pair) * 2 * intermediate_size);
   }
+  __device__ int term_stride() const { return intermediate_size / 8; }
   __device__ void wait_for_rows() const { ptx::wait_for_previous_kernel(); }
   __device__ float scale(int) const { return 1.0f; }
 
@@ -26,7 +28,7 @@ struct DownOp {
 };
 
 template <class Shape>
-__global__ void __maxnreg__(80) down_kernel(const __grid_constant__ StreamParams p, DownOp op) {
+__global__ void __maxnreg__(120) down_kernel(const __grid_constant__ StreamParams p, DownOp op) {
   extern __shared__ __align__(128) std::byte memory[];
   const StreamShared<Shape> shared(memory, p.num_stages, p.stage_stride);
   if (threadIdx.x == 0) init_barriers(p, shared);
@@ -34,7 +36,7 @@ __global__ void __maxnreg__(80) down_kernel(const __grid_constant__ StreamParams
   const int num_blocks = read_blocks(p, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kMultiplyWarps) {
-    Multiplier<Shape, kMaxTokenTiles, DownOp>(p, shared, op).run();  // waits in wait_for_rows()
+    Multiplier<Shape, DownOp>(p, shared, op).run();  // waits in wait_for_rows()
   } else if (warp == kFinishWarp) {
     ptx::wait_for_previous_kernel();
     ptx::allow_next_kernel();
@@ -53,7 +55,8 @@ void launch(const WarpDecodeParams& p, cudaStream_t stream) {
   const DownOp op = {p.h, p.partials, p.down.cols, p.gate_up.cols};
   LaunchConfig config(
       dim3(static_cast<unsigned>(num_multiprocessors())), kStreamThreads,
-      StreamShared<Shape>::bytes(params.num_stages, params.stage_stride, params.max_blocks), stream);
+      StreamShared<Shape>::bytes(params.num_stages, params.stage_stride, params.max_blocks),
+      stream);
   config.programmatic();
   config.run(down_kernel<Shape>, params, op);
 }
@@ -73,9 +76,12 @@ void launch_format(const WarpDecodeParams& p, cudaStream_t stream) {
 
 void launch_down(const WarpDecodeParams& p, cudaStream_t stream) {
   switch (p.down.format) {
-    case TileFormat::kF16: return launch_format<TileFormat::kF16>(p, stream);
-    case TileFormat::kMxfp8: return launch_format<TileFormat::kMxfp8>(p, stream);
-    case TileFormat::kFp8Block: return launch_format<TileFormat::kFp8Block>(p, stream);
+    case TileFormat::kF16:
+      return launch_format<TileFormat::kF16>(p, stream);
+    case TileFormat::kMxfp8:
+      return launch_format<TileFormat::kMxfp8>(p, stream);
+    case TileFormat::kFp8Block:
+      return launch_format<TileFormat::kFp8Block>(p, stream);
   }
 }
 

@@ -15,13 +15,13 @@ namespace {
 constexpr int kRecords = 8;  // under way at once
 constexpr int kWarps = 2 * kRecords;
 constexpr int kThreads = kWarps * 32;
-constexpr int kSlice = 3;  // I = 768
+constexpr int kSlice = 3;                    // I = 768
 constexpr int kChains = kMultiplyWarps / 2;  // of one warp
 
 struct DownSmallParams {
   TileMatrix weights;
   ExpertLists lists;
-  const uint16_t* h;  // F16 [T * K, I], tile order
+  const uint16_t* h;  // F16 [T * K, 2, I], tile order
   __nv_bfloat16* y;   // [T, H]
   float* y_f32;       // instead of y, or null
   int num_tokens, top_k, hidden_size, max_blocks;
@@ -31,17 +31,18 @@ template <TileFormat kFormat>
 struct Layout {
   static constexpr int kRecordBytes = kSlice * kMultiplyWarps * tile_block_bytes(kFormat);
   static constexpr int kStride = kRecordBytes + 128;  // and its row scales
-  static constexpr int kRowBytes = kSlice * kMultiplyWarps * kTileBlock * 2;  // of h
-  static constexpr int kRowStride = kRowBytes + 16;  // eight rows in different banks
+  static constexpr int kTermBytes = kSlice * kMultiplyWarps * kTileBlock * 2;
+  static constexpr int kRowBytes = 2 * kTermBytes;   // of h
+  static constexpr int kRowStride = kRowBytes + 64;  // neighbouring rows in different banks
   // So much that an SM takes one CTA: two would leave another SM idle.
-  static int bytes(int max_blocks) {
-    const int used = kRecords * (kStride + 8) + kMaxSmallPairs * kRowStride +
+  static int bytes(int pairs, int max_blocks) {
+    const int used = kRecords * (kStride + 8) + pairs * kRowStride +
                      max_blocks * static_cast<int>(sizeof(ExpertBlock));
     return std::max(used, 115 * 1024);
   }
 };
 
-// Half a record's chains times up to eight pairs: out[(chain * pairs + pair) * 16 + output].
+// Half a record's chains times up to four pairs, their second terms in columns 4 .. 7: out[(chain * pairs + pair) * 16 + output].
 template <TileFormat kFormat>
 __device__ __forceinline__ void multiply_half(const std::byte* record, int first_chain,
                                               const uint4* row, int pair0, int pair1, float* out) {
@@ -55,23 +56,26 @@ __device__ __forceinline__ void multiply_half(const std::byte* record, int first
 #pragma unroll
     for (int step = 0; step < kSlice; ++step) {
       const int block = step * kMultiplyWarps + first_chain + c;
-      const uint4 x[1] = {row[block * 4]};
-      multiply_block<kFormat>(record + block * tile_block_bytes(kFormat), x, sums);
+      const BlockActivations<1, 1> x = {{{row[block * 4]}}};
+      multiply_block<kFormat, Chains::kPacked>(record + block * tile_block_bytes(kFormat), x, sums);
     }
     float* chain = out + (first_chain + c) * kMaxSmallPairs * kTileRows + g;
+    auto& sum = sums.first[0];
+    add_chains<Chains::kPacked>(sum, sums.second[0], low, high);
     if (pair0 >= 0) {
-      chain[pair0 * kTileRows] = (sums.even[0][0] + sums.odd[0][0]) * low;
-      chain[pair0 * kTileRows + 8] = (sums.even[0][2] + sums.odd[0][2]) * high;
+      chain[pair0 * kTileRows] = sum[0];
+      chain[pair0 * kTileRows + 8] = sum[2];
     }
     if (pair1 >= 0) {
-      chain[pair1 * kTileRows] = (sums.even[0][1] + sums.odd[0][1]) * low;
-      chain[pair1 * kTileRows + 8] = (sums.even[0][3] + sums.odd[0][3]) * high;
+      chain[pair1 * kTileRows] = sum[1];
+      chain[pair1 * kTileRows + 8] = sum[3];
     }
   }
 }
 
 template <TileFormat kFormat>
-__global__ void __maxnreg__(kDownSmallRegisters) down_small_kernel(const __grid_constant__ DownSmallParams p) {
+__global__ void __maxnreg__(kDownSmallRegisters)
+    down_small_kernel(const __grid_constant__ DownSmallParams p) {
   using L = Layout<kFormat>;
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ float chains[kMultiplyWarps * kMaxSmallPairs * kTileRows];
@@ -84,7 +88,7 @@ __global__ void __maxnreg__(kDownSmallRegisters) down_small_kernel(const __grid_
   const int num_pairs = p.num_tokens * p.top_k;
   std::byte* stage = memory + slot * L::kStride;
   std::byte* rows = memory + kRecords * L::kStride;
-  auto* barriers = reinterpret_cast<uint64_t*>(rows + kMaxSmallPairs * L::kRowStride);
+  auto* barriers = reinterpret_cast<uint64_t*>(rows + num_pairs * L::kRowStride);
   auto* blocks = reinterpret_cast<ExpertBlock*>(barriers + kRecords);
   const uint32_t barrier = ptx::shared_address(barriers + slot);
   if (me < kRecords) {
@@ -102,7 +106,8 @@ __global__ void __maxnreg__(kDownSmallRegisters) down_small_kernel(const __grid_
     ptx::bulk_load(ptx::shared_address(stage), p.weights.data + record * L::kRecordBytes,
                    L::kRecordBytes, barrier, policy);
     ptx::bulk_load(ptx::shared_address(stage + L::kRecordBytes),
-                   p.weights.row_scales() + record * kRowScaleBytes, kRowScaleBytes, barrier, policy);
+                   p.weights.row_scales() + record * kRowScaleBytes, kRowScaleBytes, barrier,
+                   policy);
   };
   const bool loads = warp % 2 == 0 && lane == 0;
   if (loads && slot < num_blocks) load(slot);
@@ -122,11 +127,13 @@ __global__ void __maxnreg__(kDownSmallRegisters) down_small_kernel(const __grid_
   uint32_t parity = 0;
   for (int b = slot; b < num_blocks; b += kRecords, parity ^= 1) {
     const ExpertBlock block = blocks[b];
-    const int source = pairs[block.first + (lane / 4 < block.count ? lane / 4 : 0)];
+    const int source = pairs[block.first + (lane / 4 % 4 < block.count ? lane / 4 % 4 : 0)];
     const int column = lane % 4 * 2;
     const int pair0 = column < block.count ? pairs[block.first + column] : -1;
     const int pair1 = column + 1 < block.count ? pairs[block.first + column + 1] : -1;
-    const auto* row = reinterpret_cast<const uint4*>(rows + source * L::kRowStride) + lane % 4;
+    const auto* row =
+        reinterpret_cast<const uint4*>(rows + source * L::kRowStride + lane / 16 * L::kTermBytes) +
+        lane % 4;
     ptx::mbarrier_wait(barrier, parity);
     multiply_half<kFormat>(stage, warp % 2 * kChains, row, pair0, pair1, chains);
     if (b + kRecords < num_blocks) {
@@ -166,26 +173,25 @@ void launch(const WarpDecodeParams& p, cudaStream_t stream) {
   const int pairs = p.num_tokens * p.top_k;
   const int max_blocks = max_expert_blocks(pairs, p.down.num_experts);
   LaunchConfig config(dim3(static_cast<unsigned>(p.down.num_tiles)), kThreads,
-                      Layout<kFormat>::bytes(max_blocks), stream);
+                      Layout<kFormat>::bytes(pairs, max_blocks), stream);
   config.programmatic();
   config.all_shared();
-  config.run(down_small_kernel<kFormat>,
-             DownSmallParams{.weights = p.down,
-                             .lists = p.lists,
-                             .h = p.h,
-                             .y = reinterpret_cast<__nv_bfloat16*>(p.y),
-                             .y_f32 = p.y_f32,
-                             .num_tokens = p.num_tokens,
-                             .top_k = p.top_k,
-                             .hidden_size = p.gate_up.cols,
-                             .max_blocks = max_blocks});
+  config.run(down_small_kernel<kFormat>, DownSmallParams{.weights = p.down,
+                                                         .lists = p.lists,
+                                                         .h = p.h,
+                                                         .y = reinterpret_cast<__nv_bfloat16*>(p.y),
+                                                         .y_f32 = p.y_f32,
+                                                         .num_tokens = p.num_tokens,
+                                                         .top_k = p.top_k,
+                                                         .hidden_size = p.gate_up.cols,
+                                                         .max_blocks = max_blocks});
 }
 
 }  // namespace
 
 bool down_is_small(const WarpDecodeParams& p) {
   return p.down.format != TileFormat::kF16 && p.down.num_blocks() == kSlice * kMultiplyWarps &&
-         p.num_tokens <= 8 && p.num_tokens * p.top_k <= kMaxSmallPairs;
+         p.num_tokens <= 4 && p.num_tokens * p.top_k <= kMaxSmallPairs;
 }
 
 void launch_down_small(const WarpDecodeParams& p, cudaStream_t stream) {

@@ -45,10 +45,10 @@ struct ExpertCentricParams {
   TileMatrix down;                      // E x H/16 tiles over I
   std::byte* workspace = nullptr;       // 256-byte aligned, its content does not matter
   size_t workspace_bytes = 0;
-  uint16_t* y = nullptr;      // BF16 [T, H]
-  float* y_f32 = nullptr;     // [T, H], written instead of y when not null: the sums before rounding
-  int32_t num_tokens = 0;     // T, 0 is a no-op
-  int32_t top_k = 0;          // K
+  uint16_t* y = nullptr;   // BF16 [T, H]
+  float* y_f32 = nullptr;  // [T, H], written instead of y when not null: the sums before rounding
+  int32_t num_tokens = 0;  // T, 0 is a no-op
+  int32_t top_k = 0;       // K
 };
 void expert_centric_moe(const ExpertCentricParams& params, cudaStream_t stream);
 

@@ -76,18 +76,16 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
 #define WARPROLL_S7 WARPROLL_S6, WARPROLL_S16(112)
 
 // Operands after the sums: a0 .. a3, the descriptor of B.
-#define WARPROLL_ISSUE(n, places, sums, a0_, a1_, a2_, a3_, b_)                                    \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" places "}, {" a0_ "," a1_ \
-               "," a2_ "," a3_ "}, " b_ ", 1, 1, 1, 0;"                                             \
-               : sums                                                                              \
+#define WARPROLL_ISSUE(n, places, sums, a0_, a1_, a2_, a3_, b_)                             \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 {" places "}, {" a0_ \
+               "," a1_ "," a2_ "," a3_ "}, " b_ ", 1, 1, 1, 0;"                             \
+               : sums                                                                       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 // d += A[64, 16] B[16, 2 * kCount].
 template <int kCount>
 __device__ __forceinline__ void wgmma(float (&d)[kCount], const uint32_t* a, uint64_t b) {
-  if constexpr (kCount == 16) {
-    WARPROLL_ISSUE(32, WARPROLL_D0, WARPROLL_S0, "%16", "%17", "%18", "%19", "%20");
-  } else if constexpr (kCount == 32) {
+  if constexpr (kCount == 32) {
     WARPROLL_ISSUE(64, WARPROLL_D1, WARPROLL_S1, "%32", "%33", "%34", "%35", "%36");
   } else if constexpr (kCount == 48) {
     WARPROLL_ISSUE(96, WARPROLL_D2, WARPROLL_S2, "%48", "%49", "%50", "%51", "%52");
@@ -97,8 +95,6 @@ __device__ __forceinline__ void wgmma(float (&d)[kCount], const uint32_t* a, uin
     WARPROLL_ISSUE(160, WARPROLL_D4, WARPROLL_S4_, "%80", "%81", "%82", "%83", "%84");
   } else if constexpr (kCount == 96) {
     WARPROLL_ISSUE(192, WARPROLL_D5, WARPROLL_S5, "%96", "%97", "%98", "%99", "%100");
-  } else if constexpr (kCount == 112) {
-    WARPROLL_ISSUE(224, WARPROLL_D6, WARPROLL_S6, "%112", "%113", "%114", "%115", "%116");
   } else {
     static_assert(kCount == 128);
     WARPROLL_ISSUE(256, WARPROLL_D7, WARPROLL_S7, "%128", "%129", "%130", "%131", "%132");

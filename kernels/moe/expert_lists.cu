@@ -13,7 +13,8 @@
 namespace warproll {
 namespace {
 
-__global__ void __launch_bounds__(moe::kListThreads) build_expert_lists_kernel(BuildExpertListsParams p) {
+__global__ void __launch_bounds__(moe::kListThreads)
+    build_expert_lists_kernel(BuildExpertListsParams p) {
   __shared__ moe::ListScratch scratch;
   ptx::wait_for_previous_kernel();
   ptx::allow_next_kernel();
@@ -32,7 +33,8 @@ size_t expert_lists_bytes(int32_t num_pairs, int32_t num_experts) {
   const auto pairs = static_cast<size_t>(num_pairs);
   const auto blocks = static_cast<size_t>(max_expert_blocks(num_pairs, num_experts));
   return aligned(sizeof(ExpertListCounts)) + aligned(blocks * sizeof(ExpertBlock)) +
-         aligned(pairs * sizeof(int32_t)) + aligned(pairs * sizeof(float)) + aligned(sizeof(unsigned));
+         aligned(pairs * sizeof(int32_t)) + aligned(pairs * sizeof(float)) +
+         aligned(sizeof(unsigned));
 }
 
 ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts) {

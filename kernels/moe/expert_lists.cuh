@@ -39,7 +39,8 @@ __device__ __forceinline__ int3 exclusive_sums(int3 v, ListScratch& s, int3& tot
   total = before;
   for (int w = 0; w < kThreads / 32; ++w) {
     if (w == warp) before = total;
-    total = make_int3(total.x + s.warp_pairs[w], total.y + s.warp_blocks[w], total.z + s.warp_active[w]);
+    total = make_int3(total.x + s.warp_pairs[w], total.y + s.warp_blocks[w],
+                      total.z + s.warp_active[w]);
   }
   return make_int3(before.x + sum.x - v.x, before.y + sum.y - v.y, before.z + sum.z - v.z);
 }
@@ -65,9 +66,10 @@ __device__ void build_lists(const BuildExpertListsParams& p, ListScratch& s) {
   const int3 at = exclusive_sums<kThreads>(make_int3(count, blocks, count > 0), s, total);
   if (me < p.num_experts) s.next[me] = at.x;
   for (int b = 0; b < blocks; ++b) {
-    p.lists.blocks[at.y + b] = {.first = at.x + b * kMaxBlockPairs,
-                                .expert = static_cast<uint16_t>(me),
-                                .count = static_cast<uint16_t>(min(kMaxBlockPairs, count - b * kMaxBlockPairs))};
+    p.lists.blocks[at.y + b] = {
+        .first = at.x + b * kMaxBlockPairs,
+        .expert = static_cast<uint16_t>(me),
+        .count = static_cast<uint16_t>(min(kMaxBlockPairs, count - b * kMaxBlockPairs))};
   }
   if (me == 0) *p.lists.counts = {total.y, total.z, total.x, s.invalid, 0, 0};
   __syncthreads();

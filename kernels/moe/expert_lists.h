@@ -34,9 +34,9 @@ struct ExpertListCounts {
 // Pointers into one piece of device memory of expert_lists_bytes().
 struct ExpertLists {
   ExpertListCounts* counts = nullptr;
-  ExpertBlock* blocks = nullptr;  // [max_expert_blocks()]
-  int32_t* pairs = nullptr;       // [T * K], grouped by expert
-  float* pair_weights = nullptr;  // [T * K], by pair
+  ExpertBlock* blocks = nullptr;      // [max_expert_blocks()]
+  int32_t* pairs = nullptr;           // [T * K], grouped by expert
+  float* pair_weights = nullptr;      // [T * K], by pair
   unsigned* finished_ctas = nullptr;  // of the kernel that fills the lists; 0 between kernels
 };
 

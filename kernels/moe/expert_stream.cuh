@@ -26,29 +26,46 @@ inline constexpr int kMultiplyWarps = 8;
 inline constexpr int kLoadWarp = 8;
 inline constexpr int kFinishWarp = 9;
 inline constexpr int kStreamThreads = 10 * 32;
-inline constexpr int kSlots = 2;        // records between the multiplying and the finishing warps
+inline constexpr int kSlots = 2;  // records between the multiplying and the finishing warps
 inline constexpr int kMaxTokenTiles = kMaxBlockPairs / 8;
 inline constexpr int kMaxStages = 12;
+
+// A warp arrives by one lane, after __syncwarp(). compute-sanitizer's racecheck does not follow
+// __syncwarp(): for it, -DWARPROLL_RACECHECK makes every lane arrive, which is slower.
+#ifdef WARPROLL_RACECHECK
+inline constexpr int kArrivals = 32;
+#else
+inline constexpr int kArrivals = 1;
+#endif
+__device__ __forceinline__ void arrive_as_warp(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kArrivals) ptx::mbarrier_arrive(barrier);
+}
 
 // kSlice: how many blocks of a record every warp takes, when it is the same for all and their
 // activations fit into registers; 0: any number, activations are read again for every record.
 // kTiles: neighbouring records of an expert that are loaded and multiplied at once: more than one
 // where a single record is too little work between two waits.
-template <TileFormat kFormat_, int kSlice_, int kTiles_>
+// kTokenTiles: of eight columns; what the largest expert block needs.
+template <TileFormat kFormat_, int kSlice_, int kTiles_, int kTokenTiles_ = kMaxTokenTiles>
 struct StreamShape {
   static constexpr TileFormat kFormat = kFormat_;
   static constexpr int kSlice = kSlice_;
   static constexpr int kTiles = kTiles_;
+  static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kBlockBytes = tile_block_bytes(kFormat);
   // Blocks of one warp in a stage, of each record.
-    static constexpr int kSteps = kSlice == 3 ? 3 : kFormat == TileFormat::kF16 ? 2 : 4;
+  static constexpr int kSteps = kSlice == 3 ? 3 : kFormat == TileFormat::kF16 ? 2 : 4;
   static constexpr int kPartBlocks = kSteps * kMultiplyWarps;
   // A slot holds the sums of as many records as have kSlotUnits (record, token tile) pairs.
-  static constexpr int kSlotUnits = kTiles > kMaxTokenTiles ? kTiles : kMaxTokenTiles;
+  static constexpr int kSlotUnits = kTiles > kTokenTiles ? kTiles : kTokenTiles;
   static constexpr int kSlotFloat4s = kMultiplyWarps * kSlotUnits * 32;
   // Records multiplied at once, and handed on in one slot.
-  static constexpr int group(int token_tiles) { return kTiles > token_tiles ? kTiles / token_tiles : 1; }
-  static_assert(kTiles == 1 || kSlice == kSteps, "several records only if a stage holds them whole");
+  static constexpr int group(int token_tiles) {
+    return kTiles > token_tiles ? kTiles / token_tiles : 1;
+  }
+  static_assert(kTiles == 1 || kSlice == kSteps,
+                "several records only if a stage holds them whole");
 };
 
 struct StageHeader {
@@ -65,11 +82,13 @@ struct StreamShared {
   StageHeader* headers;  // [kMaxStages] of stages, [kSlots] of slots
   ExpertBlock* blocks;   // [max_blocks]
 
-  static constexpr int kFixedBytes = kSlots * Shape::kSlotFloat4s * 16 + (3 * kMaxStages + 2 * kSlots) * 8 +
+  static constexpr int kFixedBytes = kSlots * Shape::kSlotFloat4s * 16 +
+                                     (3 * kMaxStages + 2 * kSlots) * 8 +
                                      (kMaxStages + kSlots) * static_cast<int>(sizeof(StageHeader));
 
   static int bytes(int num_stages, int stage_stride, int max_blocks) {
-    return num_stages * stage_stride + kFixedBytes + max_blocks * static_cast<int>(sizeof(ExpertBlock));
+    return num_stages * stage_stride + kFixedBytes +
+           max_blocks * static_cast<int>(sizeof(ExpertBlock));
   }
   __device__ StreamShared(std::byte* base, int num_stages, int stage_stride)
       : stages(base),
@@ -83,7 +102,9 @@ struct StreamShared {
   __device__ uint32_t full(int stage) const { return announced(kMaxStages + stage); }
   __device__ uint32_t empty(int stage) const { return announced(2 * kMaxStages + stage); }
   __device__ uint32_t slot_full(int slot) const { return announced(3 * kMaxStages + slot); }
-  __device__ uint32_t slot_empty(int slot) const { return announced(3 * kMaxStages + kSlots + slot); }
+  __device__ uint32_t slot_empty(int slot) const {
+    return announced(3 * kMaxStages + kSlots + slot);
+  }
   __device__ StageHeader& slot_header(int slot) const { return headers[kMaxStages + slot]; }
 };
 
@@ -153,8 +174,8 @@ class ItemSource {
 // One lane. An item is kTiles records of one expert block. The next kernel may start when about
 // `start_next_at` items are left to load.
 template <class Shape>
-__device__ void load_records(const StreamParams& p, const StreamShared<Shape>& shared, int num_blocks,
-                             int start_next_at) {
+__device__ void load_records(const StreamParams& p, const StreamShared<Shape>& shared,
+                             int num_blocks, int start_next_at) {
   const uint64_t policy = ptx::evict_first_policy();
   const int blocks_of_record = p.weights.num_blocks();
   const int items_of_block = p.weights.num_tiles / Shape::kTiles;
@@ -175,7 +196,8 @@ __device__ void load_records(const StreamParams& p, const StreamShared<Shape>& s
       ptx::mbarrier_arrive(shared.announced(ring.index));
       return;
     }
-    const int64_t record = static_cast<int64_t>(shared.blocks[block].expert) * p.weights.num_tiles + tile;
+    const int64_t record =
+        static_cast<int64_t>(shared.blocks[block].expert) * p.weights.num_tiles + tile;
     const std::byte* from = p.weights.data + record * p.weights.record_bytes();
     for (int first = 0; first < blocks_of_record; first += Shape::kPartBlocks) {
       const uint32_t bytes =
@@ -189,7 +211,8 @@ __device__ void load_records(const StreamParams& p, const StreamShared<Shape>& s
       ptx::mbarrier_arrive_expect(barrier, bytes + (last ? kScales : 0));
       const uint32_t to = ptx::shared_address(shared.stages + ring.index * p.stage_stride);
       ptx::bulk_load(to, from, bytes, barrier, policy);
-      if (last) ptx::bulk_load(to + bytes, row_scales + record * kRowScaleBytes, kScales, barrier, policy);
+      if (last)
+        ptx::bulk_load(to + bytes, row_scales + record * kRowScaleBytes, kScales, barrier, policy);
       from += bytes;
       ring.advance();
     }
@@ -198,63 +221,96 @@ __device__ void load_records(const StreamParams& p, const StreamShared<Shape>& s
 
 // ---- multiply ----
 
-// Sums of a tile's rows with token columns 8i .. 8i + 7: the even and the odd mma of every block by
-// themselves, two chains of half the length.
+// Sums of a tile's rows with token columns 8i .. 8i + 7, in two chains that are added at the end.
+// Activations of one term: the first and the second mma of every block. Of two terms (h): the terms.
 template <int kTokenTiles>
 struct TileSums {
-  float even[kTokenTiles][4] = {};
-  float odd[kTokenTiles][4] = {};
+  float first[kTokenTiles][4] = {};
+  float second[kTokenTiles][4] = {};
 };
 
-// sums += the block at `at` times x, the lane's granule of the block's activations.
-template <TileFormat kFormat, int kTokenTiles>
-__device__ __forceinline__ void multiply_block(const std::byte* at, const uint4 (&x)[kTokenTiles],
+// The lane's granules of one block of activations, of each of the terms that make up a value.
+template <int kTerms, int kTokenTiles>
+struct BlockActivations {
+  uint4 term[kTerms][kTokenTiles];
+};
+
+// How the products of a block go into the chains of TileSums.
+enum class Chains {
+  kSteps,   // one term: the two mma
+  kTerms,   // two terms
+  kPacked,  // two terms, the second one's columns behind the first one's: all into `first`
+};
+
+template <Chains kChains, int kTerms, int kTokenTiles>
+__device__ __forceinline__ void multiply_tile(const uint32_t (&a)[8],
+                                              const BlockActivations<kTerms, kTokenTiles>& x, int i,
+                                              float (&first)[4], float (&second)[4]) {
+  ptx::mma_16816(first, a[0], a[1], a[2], a[3], x.term[0][i].x, x.term[0][i].y);
+  ptx::mma_16816(kChains == Chains::kSteps ? second : first, a[4], a[5], a[6], a[7], x.term[0][i].z,
+                 x.term[0][i].w);
+  if constexpr (kTerms == 2) {
+    ptx::mma_16816(second, a[0], a[1], a[2], a[3], x.term[1][i].x, x.term[1][i].y);
+    ptx::mma_16816(second, a[4], a[5], a[6], a[7], x.term[1][i].z, x.term[1][i].w);
+  }
+}
+
+// sums += the block at `at` times x.
+template <TileFormat kFormat, Chains kChains, int kTerms, int kTokenTiles>
+__device__ __forceinline__ void multiply_block(const std::byte* at,
+                                               const BlockActivations<kTerms, kTokenTiles>& x,
                                                TileSums<kTokenTiles>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if constexpr (kFormat == TileFormat::kF16) {
-    const uint4 w0 = *reinterpret_cast<const uint4*>(at + lane * 16);
-    const uint4 w1 = *reinterpret_cast<const uint4*>(at + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) {
-      ptx::mma_16816(sums.even[i], w0.x, w0.y, w0.z, w0.w, x[i].x, x[i].y);
-      ptx::mma_16816(sums.odd[i], w1.x, w1.y, w1.z, w1.w, x[i].z, x[i].w);
-    }
-    return;
-  }
-  const uint4 w = *reinterpret_cast<const uint4*>(at + lane * 16);
   uint32_t a[8];  // even: row g (0, 2), row g + 8 (1, 3); odd: 4 .. 7
-  ptx::e4m3x4_to_f16x2(w.x, a[0], a[2]);
-  ptx::e4m3x4_to_f16x2(w.z, a[1], a[3]);
-  ptx::e4m3x4_to_f16x2(w.y, a[4], a[6]);
-  ptx::e4m3x4_to_f16x2(w.w, a[5], a[7]);
+  const uint4 w = *reinterpret_cast<const uint4*>(at + lane * 16);
+  if constexpr (kFormat == TileFormat::kF16) {
+    const uint4 w1 = *reinterpret_cast<const uint4*>(at + 512 + lane * 16);
+    a[0] = w.x, a[1] = w.y, a[2] = w.z, a[3] = w.w;
+    a[4] = w1.x, a[5] = w1.y, a[6] = w1.z, a[7] = w1.w;
+  } else {
+    ptx::e4m3x4_to_f16x2(w.x, a[0], a[2]);
+    ptx::e4m3x4_to_f16x2(w.z, a[1], a[3]);
+    ptx::e4m3x4_to_f16x2(w.y, a[4], a[6]);
+    ptx::e4m3x4_to_f16x2(w.w, a[5], a[7]);
+  }
   if constexpr (kFormat == TileFormat::kMxfp8) {
     const uint32_t scales = *reinterpret_cast<const uint16_t*>(at + 512 + lane / 4 * 2);
     const uint32_t low = __byte_perm(scales, 0, 0x0404);  // a high byte into both halves
     const uint32_t high = __byte_perm(scales, 0, 0x1414);
 #pragma unroll
     for (int j = 0; j < 8; ++j) a[j] = ptx::mul_f16x2(a[j], j % 2 == 0 ? low : high);
+  }
 #pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) {
-      ptx::mma_16816(sums.even[i], a[0], a[1], a[2], a[3], x[i].x, x[i].y);
-      ptx::mma_16816(sums.odd[i], a[4], a[5], a[6], a[7], x[i].z, x[i].w);
-    }
-  } else {
-    const float2 scale = *reinterpret_cast<const float2*>(at + 512);
-#pragma unroll
-    for (int i = 0; i < kTokenTiles; ++i) {
-      float sum[4] = {};
-      ptx::mma_16816(sum, a[0], a[1], a[2], a[3], x[i].x, x[i].y);
-      ptx::mma_16816(sum, a[4], a[5], a[6], a[7], x[i].z, x[i].w);
+  for (int i = 0; i < kTokenTiles; ++i) {
+    if constexpr (kFormat == TileFormat::kFp8Block) {
+      const float2 scale = *reinterpret_cast<const float2*>(at + 512);
+      float first[4] = {}, second[4] = {};
+      multiply_tile<kChains>(a, x, i, first, second);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        sums.even[i][j] = fmaf(j < 2 ? scale.x : scale.y, sum[j], sums.even[i][j]);
+        const float s = j < 2 ? scale.x : scale.y;
+        sums.first[i][j] = fmaf(s, first[j], sums.first[i][j]);
+        sums.second[i][j] = fmaf(s, second[j], sums.second[i][j]);
       }
+    } else {
+      multiply_tile<kChains>(a, x, i, sums.first[i], sums.second[i]);
     }
   }
 }
 
-// kTokenTiles_: as many as any block needs.
-template <class Shape, int kTokenTiles_, class Op>
+// first = (first + second chain) times the row scales. Packed, the second one is the first's columns
+// 4 .. 7: two lanes on.
+template <Chains kChains>
+__device__ __forceinline__ void add_chains(float (&first)[4], const float (&second)[4], float low,
+                                           float high) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float other = kChains == Chains::kPacked ? __shfl_down_sync(~0u, first[j], 2) : second[j];
+    first[j] = (first[j] + other) * (j < 2 ? low : high);
+  }
+}
+
+template <class Shape, class Op>
 class Multiplier {
  public:
   __device__ Multiplier(const StreamParams& p, const StreamShared<Shape>& shared, const Op& op)
@@ -263,10 +319,12 @@ class Multiplier {
   __device__ void run() {
     for (StageHeader next = announced(); next.block >= 0;) {
       const ExpertBlock block = shared_.blocks[next.block];
-      if (kTokenTiles_ == 1 || block.count <= 8) {
-        next = run_block<1>(block, next);
+      if (Op::kTerms == 2 && block.count <= 4) {
+        next = run_block<1, Chains::kPacked>(block, next);
+      } else if (Shape::kTokenTiles == 1 || block.count <= 8) {
+        next = run_block<1, kChains>(block, next);
       } else {
-        next = run_block<kTokenTiles_>(block, next);
+        next = run_block<Shape::kTokenTiles, kChains>(block, next);
       }
     }
     wait_for_slot();
@@ -278,6 +336,24 @@ class Multiplier {
   static constexpr int kSlice = Shape::kSlice;
   static constexpr int kTiles = Shape::kTiles;
 
+  static constexpr Chains kChains = Op::kTerms == 1 ? Chains::kSteps : Chains::kTerms;
+  template <int kTokenTiles, Chains kHow>
+  using Activations = BlockActivations<kHow == Chains::kTerms ? 2 : 1, kTokenTiles>;
+
+  // The lane's granules at `block` blocks from the warp's first.
+  template <Chains kHow, int kTokenTiles>
+  __device__ __forceinline__ Activations<kTokenTiles, kHow> read(
+      const uint4* const (&rows)[kTokenTiles], int block) const {
+    Activations<kTokenTiles, kHow> x;
+#pragma unroll
+    for (int n = 0; n < (kHow == Chains::kTerms ? 2 : 1); ++n) {
+#pragma unroll
+      for (int i = 0; i < kTokenTiles; ++i)
+        x.term[n][i] = rows[i][block * 4 + n * op_.term_stride()];
+    }
+    return x;
+  }
+
   __device__ StageHeader announced() const {
     ptx::mbarrier_wait(shared_.announced(ring_.index), ring_.parity);
     return shared_.headers[ring_.index];
@@ -287,8 +363,7 @@ class Multiplier {
     return shared_.stages + ring_.index * p_.stage_stride;
   }
   __device__ void release() {
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.empty(ring_.index));
+    arrive_as_warp(shared_.empty(ring_.index));
     ring_.advance();
   }
   __device__ void wait_for_slot() const {
@@ -297,32 +372,31 @@ class Multiplier {
   // The slot, which wait_for_slot() found free, to the finishing warp.
   __device__ void put(const StageHeader& header) {
     if (threadIdx.x == 0) shared_.slot_header(slot_.index) = header;
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(shared_.slot_full(slot_.index));
+    arrive_as_warp(shared_.slot_full(slot_.index));
     slot_.advance();
   }
 
   // Items, the announced `next` first, until one of another block is announced: returns that.
-  template <int kTokenTiles>
+  template <int kTokenTiles, Chains kHow>
   __device__ __forceinline__ StageHeader run_block(const ExpertBlock& block, StageHeader next) {
     const uint4* rows[kTokenTiles];
     const int* pairs = p_.lists.pairs + block.first;
 #pragma unroll
     for (int i = 0; i < kTokenTiles; ++i) {
-      const int column = i * 8 + lane_ / 4;  // the columns past the last are a copy of the first
-      rows[i] = op_.row(pairs[column < block.count ? column : 0]) + warp_ * 4 + lane_ % 4;
+      constexpr int kColumns = kHow == Chains::kPacked ? 4 : 8;
+      const int column = i * 8 + lane_ / 4 % kColumns;  // past the last: a copy of the first
+      const int term = lane_ / 4 / kColumns;
+      rows[i] = op_.row(pairs[column < block.count ? column : 0]) + term * op_.term_stride() +
+                warp_ * 4 + lane_ % 4;
     }
     op_.wait_for_rows();
-    uint4 x[kSlice == 0 ? 1 : kSlice][kTokenTiles];
+    Activations<kTokenTiles, kHow> x[kSlice == 0 ? 1 : kSlice];
 #pragma unroll
-    for (int step = 0; step < kSlice; ++step) {
-#pragma unroll
-      for (int i = 0; i < kTokenTiles; ++i) x[step][i] = rows[i][step * kMultiplyWarps * 4];
-    }
+    for (int step = 0; step < kSlice; ++step) x[step] = read<kHow>(rows, step * kMultiplyWarps);
     const int id = next.block;
     do {
       if constexpr (kTiles > 1) {
-        multiply_tiles<kTokenTiles>(x, next);
+        multiply_tiles<kHow>(x, next);
         next = announced();
         continue;
       }
@@ -334,11 +408,12 @@ class Multiplier {
           const std::byte* stage = landed();
 #pragma unroll
           for (int step = 0; step < Shape::kSteps; ++step) {
-            multiply_block<kFormat>(stage + (step * kMultiplyWarps + warp_) * Shape::kBlockBytes,
-                                    x[part + step], sums[0]);
+            multiply_block<kFormat, kHow>(
+                stage + (step * kMultiplyWarps + warp_) * Shape::kBlockBytes, x[part + step],
+                sums[0]);
           }
           if (part + Shape::kSteps == kSlice) {
-            scale_rows(stage + Shape::kPartBlocks * Shape::kBlockBytes, sums);
+            scale_rows<kHow>(stage + Shape::kPartBlocks * Shape::kBlockBytes, sums);
           }
           release();
         }
@@ -347,11 +422,10 @@ class Multiplier {
           if (first > 0) announced();
           const std::byte* stage = landed();
           for (int b = warp_; b < min(left, Shape::kPartBlocks); b += kMultiplyWarps) {
-#pragma unroll
-            for (int i = 0; i < kTokenTiles; ++i) x[0][i] = rows[i][(first + b - warp_) * 4];
-            multiply_block<kFormat>(stage + b * Shape::kBlockBytes, x[0], sums[0]);
+            multiply_block<kFormat, kHow>(stage + b * Shape::kBlockBytes,
+                                          read<kHow>(rows, first + b - warp_), sums[0]);
           }
-          if (left <= Shape::kPartBlocks) scale_rows(stage + left * Shape::kBlockBytes, sums);
+          if (left <= Shape::kPartBlocks) scale_rows<kHow>(stage + left * Shape::kBlockBytes, sums);
           release();
           first += Shape::kPartBlocks;
         }
@@ -363,9 +437,10 @@ class Multiplier {
   }
 
   // A stage of kTiles whole records, some at a time, as registers allow.
-  template <int kTokenTiles>
-  __device__ __forceinline__ void multiply_tiles(const uint4 (&x)[kSlice == 0 ? 1 : kSlice][kTokenTiles],
-                                                 const StageHeader& header) {
+  template <Chains kHow, int kTerms, int kTokenTiles>
+  __device__ __forceinline__ void multiply_tiles(
+      const BlockActivations<kTerms, kTokenTiles> (&x)[kSlice == 0 ? 1 : kSlice],
+      const StageHeader& header) {
     constexpr int kGroup = Shape::group(kTokenTiles);
     const std::byte* stage = landed();
 #pragma unroll
@@ -376,10 +451,11 @@ class Multiplier {
 #pragma unroll
         for (int t = 0; t < kGroup; ++t) {
           const int at = (t0 + t) * Shape::kPartBlocks + step * kMultiplyWarps + warp_;
-          multiply_block<kFormat>(stage + at * Shape::kBlockBytes, x[step], sums[t]);
+          multiply_block<kFormat, kHow>(stage + at * Shape::kBlockBytes, x[step], sums[t]);
         }
       }
-      scale_rows(stage + kTiles * Shape::kPartBlocks * Shape::kBlockBytes + t0 * kRowScaleBytes, sums);
+      scale_rows<kHow>(
+          stage + kTiles * Shape::kPartBlocks * Shape::kBlockBytes + t0 * kRowScaleBytes, sums);
       if (t0 + kGroup == kTiles) release();
       put({header.block, header.tile + t0}, sums);
     }
@@ -389,20 +465,21 @@ class Multiplier {
   __device__ __forceinline__ void put(const StageHeader& header,
                                       const TileSums<kTokenTiles> (&sums)[kGroup]) {
     wait_for_slot();
-    float4* slot = shared_.slots + slot_.index * Shape::kSlotFloat4s + warp_ * Shape::kSlotUnits * 32 + lane_;
+    float4* slot =
+        shared_.slots + slot_.index * Shape::kSlotFloat4s + warp_ * Shape::kSlotUnits * 32 + lane_;
 #pragma unroll
     for (int t = 0; t < kGroup; ++t) {
 #pragma unroll
       for (int i = 0; i < kTokenTiles; ++i) {
-        const auto& s = sums[t].even[i];
+        const auto& s = sums[t].first[i];
         slot[(t * kTokenTiles + i) * 32] = make_float4(s[0], s[1], s[2], s[3]);
       }
     }
     put(header);
   }
 
-  // sums.even = both chains, times the row scales at `scales`: powers of two, exact.
-  template <int kTokenTiles, int kGroup>
+  // sums.first = both chains, times the row scales at `scales`: powers of two, exact.
+  template <Chains kHow, int kTokenTiles, int kGroup>
   __device__ __forceinline__ void scale_rows(const std::byte* scales,
                                              TileSums<kTokenTiles> (&sums)[kGroup]) const {
     const auto* bits = reinterpret_cast<const uint16_t*>(scales);
@@ -411,12 +488,8 @@ class Multiplier {
       const float low = __uint_as_float(uint32_t{bits[t * kTileRows + lane_ / 4]} << 16);
       const float high = __uint_as_float(uint32_t{bits[t * kTileRows + lane_ / 4 + 8]} << 16);
 #pragma unroll
-      for (int i = 0; i < kTokenTiles; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[t].even[i][j] = (sums[t].even[i][j] + sums[t].odd[i][j]) * (j < 2 ? low : high);
-        }
-      }
+      for (int i = 0; i < kTokenTiles; ++i)
+        add_chains<kHow>(sums[t].first[i], sums[t].second[i], low, high);
     }
   }
 
@@ -434,7 +507,8 @@ class Multiplier {
 template <class Shape, int kTokenTiles, class Op>
 __device__ __forceinline__ void finish_slot(const float4* sums, int first_tile,
                                             const int (&pairs)[kMaxTokenTiles][2],
-                                            const float (&scales)[kMaxTokenTiles][2], const Op& op) {
+                                            const float (&scales)[kMaxTokenTiles][2],
+                                            const Op& op) {
 #pragma unroll
   for (int t = 0; t < Shape::group(kTokenTiles); ++t) {
 #pragma unroll
@@ -451,13 +525,15 @@ __device__ __forceinline__ void finish_slot(const float4* sums, int first_tile,
   }
 }
 
-// One warp. Op: const uint4* row(int pair)                   the pair's activations, in tile order
+// One warp. Op: kTerms, term_stride()                        terms of a value, granules between them
+//               const uint4* row(int pair)                   the pair's activations, in tile order
 //               void wait_for_rows()                         returns once they can be read
 //               float scale(int pair)                        what store() wants to know of a pair
 //               void store(int pair, float scale, int tile, float low, float high)
 //                                                            rows g and g + 8 of the tile
 template <class Shape, class Op>
-__device__ void finish_records(const StreamParams& p, const StreamShared<Shape>& shared, const Op& op) {
+__device__ void finish_records(const StreamParams& p, const StreamShared<Shape>& shared,
+                               const Op& op) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition slot{.size = kSlots};
   int block = -1, count = 0;
@@ -482,13 +558,12 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
       }
     }
     const float4* sums = shared.slots + slot.index * Shape::kSlotFloat4s + lane;
-    if (count <= 8) {
+    if (Shape::kTokenTiles == 1 || count <= 8) {
       finish_slot<Shape, 1>(sums, header.tile, pairs, scales, op);
     } else {
-      finish_slot<Shape, 2>(sums, header.tile, pairs, scales, op);
+      finish_slot<Shape, Shape::kTokenTiles>(sums, header.tile, pairs, scales, op);
     }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared.slot_empty(slot.index));
+    arrive_as_warp(shared.slot_empty(slot.index));
     slot.advance();
   }
 }
@@ -497,22 +572,24 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
 
 // One thread, before the CTA's next __syncthreads().
 template <class Shape>
-__device__ __forceinline__ void init_barriers(const StreamParams& p, const StreamShared<Shape>& shared) {
+__device__ __forceinline__ void init_barriers(const StreamParams& p,
+                                              const StreamShared<Shape>& shared) {
   for (int i = 0; i < p.num_stages; ++i) {
     ptx::mbarrier_init(shared.announced(i), 1);
     ptx::mbarrier_init(shared.full(i), 1);
-    ptx::mbarrier_init(shared.empty(i), kMultiplyWarps);
+    ptx::mbarrier_init(shared.empty(i), kMultiplyWarps * kArrivals);
   }
   for (int i = 0; i < kSlots; ++i) {
-    ptx::mbarrier_init(shared.slot_full(i), kMultiplyWarps);
-    ptx::mbarrier_init(shared.slot_empty(i), 1);
+    ptx::mbarrier_init(shared.slot_full(i), kMultiplyWarps * kArrivals);
+    ptx::mbarrier_init(shared.slot_empty(i), kArrivals);
   }
   ptx::fence_mbarrier_init();
 }
 
 // All threads: the lists' blocks into shared memory. Returns how many there are.
 template <class Shape>
-__device__ __forceinline__ int read_blocks(const StreamParams& p, const StreamShared<Shape>& shared) {
+__device__ __forceinline__ int read_blocks(const StreamParams& p,
+                                           const StreamShared<Shape>& shared) {
   const int count = min(p.lists.counts->num_blocks, p.max_blocks);
   for (int i = static_cast<int>(threadIdx.x); i < p.max_blocks; i += kStreamThreads) {
     shared.blocks[i] = p.lists.blocks[i];
@@ -526,7 +603,8 @@ template <class Shape>
 StreamParams stream_params(const TileMatrix& weights, const ExpertLists& lists, int* next_item,
                            int max_blocks, int ring_bytes) {
   const int blocks = Shape::kTiles * std::min(weights.num_blocks(), Shape::kPartBlocks);
-  const int stride = (blocks * Shape::kBlockBytes + Shape::kTiles * kRowScaleBytes + 127) / 128 * 128;
+  const int stride =
+      (blocks * Shape::kBlockBytes + Shape::kTiles * kRowScaleBytes + 127) / 128 * 128;
   return {.weights = weights,
           .lists = lists,
           .next_item = next_item,

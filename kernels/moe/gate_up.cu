@@ -9,10 +9,13 @@ namespace warproll::moe {
 namespace {
 
 struct GateUpOp {
+  static constexpr int kTerms = 1;
   const uint16_t* x;  // F16 [T, H], tile order
   const float* x_scales;
-  __half* h;  // [T * K, I], tile order
+  __half* h;  // [T * K, 2, I], tile order
   int hidden_size, intermediate_size, top_k;
+
+  __device__ int term_stride() const { return 0; }
 
   __device__ const uint4* row(int pair) const {
     return reinterpret_cast<const uint4*>(x + static_cast<int64_t>(pair / top_k) * hidden_size);
@@ -26,8 +29,11 @@ struct GateUpOp {
     const float value = gate / (1.0f + __expf(-gate)) * up * kHiddenScale;
     const int neuron = tile * 8 + static_cast<int>(threadIdx.x % 32 / 4);
     const float limit = 65504.0f;
-    h[static_cast<int64_t>(pair) * intermediate_size + tile_position(neuron)] =
-        __float2half_rn(value > limit ? limit : value < -limit ? -limit : value);
+    const float kept = value > limit ? limit : value < -limit ? -limit : value;
+    __half* out = h + static_cast<int64_t>(pair) * 2 * intermediate_size + tile_position(neuron);
+    const __half first = __float2half_rn(kept);
+    out[0] = first;
+    out[intermediate_size] = __float2half_rn(kept - __half2float(first));
   }
 };
 
@@ -42,12 +48,12 @@ __global__ void __maxnreg__(kSmall ? kGateUpSmallRegisters : 120)
   const int num_blocks = read_blocks(p, shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kMultiplyWarps) {
-    Multiplier<Shape, kSmall ? 1 : kMaxTokenTiles, GateUpOp>(p, shared, op).run();
+    Multiplier<Shape, GateUpOp>(p, shared, op).run();
   } else if (warp == kFinishWarp) {
     finish_records(p, shared, op);
   } else if (threadIdx.x % 32 == 0) {
     // down's first loads are to follow ours, not to share the memory with them.
-    load_records(p, shared, num_blocks, 0);
+    load_records(p, shared, num_blocks, kSmall ? 0 : 2);
   }
 }
 
@@ -55,12 +61,14 @@ template <class Shape, bool kSmall>
 void launch(const WarpDecodeParams& p, cudaStream_t stream) {
   const StreamParams params = stream_params<Shape>(
       p.gate_up, p.lists, &p.lists.counts->next_gate_up,
-      max_expert_blocks(p.num_tokens * p.top_k, p.gate_up.num_experts), kGateUpRingBytes);
-  const GateUpOp op = {p.x.values, p.x.scales, reinterpret_cast<__half*>(p.h), p.gate_up.cols,
-                       p.down.cols, p.top_k};
+      max_expert_blocks(p.num_tokens * p.top_k, p.gate_up.num_experts),
+      kSmall && p.num_tokens * p.top_k > 8 ? kGateUpSmallRingBytes : kGateUpRingBytes);
+  const GateUpOp op = {p.x.values,     p.x.scales,  reinterpret_cast<__half*>(p.h),
+                       p.gate_up.cols, p.down.cols, p.top_k};
   LaunchConfig config(
       dim3(static_cast<unsigned>(num_multiprocessors())), kStreamThreads,
-      StreamShared<Shape>::bytes(params.num_stages, params.stage_stride, params.max_blocks), stream);
+      StreamShared<Shape>::bytes(params.num_stages, params.stage_stride, params.max_blocks),
+      stream);
   config.programmatic();
   if (kSmall) config.all_shared();
   config.run(gate_up_kernel<Shape, kSmall>, params, op);
@@ -74,7 +82,7 @@ void launch_format(const WarpDecodeParams& p, cudaStream_t stream) {
     return launch<StreamShape<kFormat, 0, 1>, false>(p, stream);
   }
   if constexpr (kFormat != TileFormat::kF16) {
-    if (down_is_small(p)) return launch<StreamShape<kFormat, kSlice, 1>, true>(p, stream);
+    if (down_is_small(p)) return launch<StreamShape<kFormat, kSlice, 1, 1>, true>(p, stream);
   }
   launch<StreamShape<kFormat, kSlice, 1>, false>(p, stream);
 }
@@ -83,9 +91,12 @@ void launch_format(const WarpDecodeParams& p, cudaStream_t stream) {
 
 void launch_gate_up(const WarpDecodeParams& p, cudaStream_t stream) {
   switch (p.gate_up.format) {
-    case TileFormat::kF16: return launch_format<TileFormat::kF16>(p, stream);
-    case TileFormat::kMxfp8: return launch_format<TileFormat::kMxfp8>(p, stream);
-    case TileFormat::kFp8Block: return launch_format<TileFormat::kFp8Block>(p, stream);
+    case TileFormat::kF16:
+      return launch_format<TileFormat::kF16>(p, stream);
+    case TileFormat::kMxfp8:
+      return launch_format<TileFormat::kMxfp8>(p, stream);
+    case TileFormat::kFp8Block:
+      return launch_format<TileFormat::kFp8Block>(p, stream);
   }
 }
 

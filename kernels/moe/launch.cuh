@@ -14,8 +14,9 @@ inline constexpr int kGateUpRingBytes = 68 * 1024;
 inline constexpr int kDownRingBytes = 102 * 1024;
 
 // Tiny batches: down_small's CTAs start while gate_up's still run, and have their weights on the way
-// when h is done. So both have to fit an SM: 85 + 125 KB of shared memory, and in a quarter of the SM
+// when h is done. So both have to fit an SM: 60 + 161 KB of shared memory, and in a quarter of the SM
 // three warps of one and four of the other in 512 registers a lane.
+inline constexpr int kGateUpSmallRingBytes = 51 * 1024;
 inline constexpr int kMaxSmallPairs = 16;
 inline constexpr int kGateUpSmallRegisters = 80;
 inline constexpr int kDownSmallRegisters = (512 - 3 * kGateUpSmallRegisters) / 4 / 8 * 8;

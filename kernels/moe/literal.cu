@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   }
   g = sum_of_warp(g);
   u = sum_of_warp(u);
-  if (lane == 0) p.h[static_cast<int64_t>(pair) * p.gate.rows + neuron] = g / (1.0f + __expf(-g)) * u;
+  if (lane == 0)
+    p.h[static_cast<int64_t>(pair) * p.gate.rows + neuron] = g / (1.0f + __expf(-g)) * u;
 }
 
 template <WeightFormat kFormat>
@@ -225,23 +226,23 @@ void launch(const LiteralMoeParams& p, cudaStream_t stream) {
 }
 
 void check(const LiteralMoeParams& p) {
-  check_argument(p.gate.format == p.down.format && p.gate.format == p.up.format &&
-                     (p.gate.format == WeightFormat::kBf16 || p.gate.format == WeightFormat::kMxfp8),
-                 [] { return std::string("literal moe: wanted BF16 or MXFP8 gate, up and down"); });
-  check_argument(p.gate.rows == p.down.cols && p.gate.cols == p.down.rows && p.gate.cols % 32 == 0 &&
-                     p.down.cols % 32 == 0,
+  check_argument(
+      p.gate.format == p.down.format && p.gate.format == p.up.format &&
+          (p.gate.format == WeightFormat::kBf16 || p.gate.format == WeightFormat::kMxfp8),
+      [] { return std::string("literal moe: wanted BF16 or MXFP8 gate, up and down"); });
+  check_argument(p.gate.rows == p.down.cols && p.gate.cols == p.down.rows &&
+                     p.gate.cols % 32 == 0 && p.down.cols % 32 == 0,
                  [&] {
                    return "literal moe: gate [" + std::to_string(p.gate.rows) + ", " +
                           std::to_string(p.gate.cols) + "], down [" + std::to_string(p.down.rows) +
                           ", " + std::to_string(p.down.cols) +
                           "]; wanted [I, H] and [H, I], multiples of 32";
                  });
-  check_argument(p.num_tokens >= 0 && p.num_tokens <= 65535 && p.top_k >= 1 && p.top_k <= kMaxTopK,
-                 [&] {
-                   return "literal moe: T " + std::to_string(p.num_tokens) + ", K " +
-                          std::to_string(p.top_k) + "; wanted T 0 .. 65535, K 1 .. " +
-                          std::to_string(kMaxTopK);
-                 });
+  check_argument(
+      p.num_tokens >= 0 && p.num_tokens <= 65535 && p.top_k >= 1 && p.top_k <= kMaxTopK, [&] {
+        return "literal moe: T " + std::to_string(p.num_tokens) + ", K " + std::to_string(p.top_k) +
+               "; wanted T 0 .. 65535, K 1 .. " + std::to_string(kMaxTopK);
+      });
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
-__global__ void __launch_bounds__(kThreads) pack_kernel(TileSource source, TileMatrix tiles, std::byte* out) {
+__global__ void __launch_bounds__(kThreads)
+    pack_kernel(TileSource source, TileMatrix tiles, std::byte* out) {
   __shared__ int exponents[kTileRows];
   const int me = static_cast<int>(threadIdx.x);
   const auto expert = static_cast<int>(blockIdx.x) / tiles.num_tiles;
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(TileSource source, TileM
   }
 }
 
-void launch(const TileSource& source, const TileMatrix& tiles, std::byte* out, cudaStream_t stream) {
+void launch(const TileSource& source, const TileMatrix& tiles, std::byte* out,
+            cudaStream_t stream) {
   LaunchConfig config(dim3(static_cast<unsigned>(tiles.num_experts * tiles.num_tiles)), kThreads, 0,
                       stream);
   config.run(pack_kernel, source, tiles, out);
@@ -40,7 +42,8 @@ void launch(const TileSource& source, const TileMatrix& tiles, std::byte* out, c
 
 }  // namespace
 
-void pack_gate_up(const WeightView& gate, const WeightView& up, std::byte* out, cudaStream_t stream) {
+void pack_gate_up(const WeightView& gate, const WeightView& up, std::byte* out,
+                  cudaStream_t stream) {
   launch({gate, up, true}, gate_up_tiles(gate, up), out, stream);
 }
 

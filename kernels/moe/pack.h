@@ -9,7 +9,8 @@
 namespace warproll {
 
 // The views and `out` (tiles.bytes(), 16-byte aligned) are device memory.
-void pack_gate_up(const WeightView& gate, const WeightView& up, std::byte* out, cudaStream_t stream);
+void pack_gate_up(const WeightView& gate, const WeightView& up, std::byte* out,
+                  cudaStream_t stream);
 void pack_down(const WeightView& down, std::byte* out, cudaStream_t stream);
 
 }  // namespace warproll

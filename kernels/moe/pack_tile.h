@@ -127,13 +127,13 @@ WARPROLL_HD void pack_scales(const TileSource& s, int32_t expert, int32_t tile, 
     const int32_t row = source_row(s, tile, r);
     const std::byte* matrix = w.scales + static_cast<uint64_t>(expert) * w.scale_stride_bytes;
     if (w.format == WeightFormat::kMxfp8) {
-      const auto scale = static_cast<int32_t>(
-          matrix[static_cast<uint64_t>(row) * (w.cols / kTileBlock) + block]);
+      const auto scale =
+          static_cast<int32_t>(matrix[static_cast<uint64_t>(row) * (w.cols / kTileBlock) + block]);
       out[g * 2 + half] = static_cast<std::byte>(block_scale_byte(scale, exponents[r]));
     } else if (g == 0) {
       const int32_t groups = (w.cols + w.block_cols - 1) / w.block_cols;
-      const auto index = static_cast<uint64_t>(row / w.block_rows) * groups +
-                         block * kTileBlock / w.block_cols;
+      const auto index =
+          static_cast<uint64_t>(row / w.block_rows) * groups + block * kTileBlock / w.block_cols;
       float scale = 0.0f;
       if (w.scale_dtype == Dtype::kF32) {
         memcpy(&scale, matrix + index * 4, 4);

@@ -22,16 +22,16 @@
 namespace warproll {
 
 struct RouteParams {
-  const uint16_t* x = nullptr;         // BF16 [T, H]
-  const void* weight = nullptr;        // [E, H], BF16 or F32
+  const uint16_t* x = nullptr;   // BF16 [T, H]
+  const void* weight = nullptr;  // [E, H], BF16 or F32
   Dtype weight_dtype = Dtype::kBf16;
-  const int32_t* given_ids = nullptr;  // [T, K], or null: route freely
+  const int32_t* given_ids = nullptr;    // [T, K], or null: route freely
   const float* given_weights = nullptr;  // [T, K], or null; only with given_ids
-  float* logits = nullptr;             // [T, E]
-  int32_t* topk_ids = nullptr;         // [T, K]
-  float* topk_weights = nullptr;       // [T, K]
+  float* logits = nullptr;               // [T, E]
+  int32_t* topk_ids = nullptr;           // [T, K]
+  float* topk_weights = nullptr;         // [T, K]
   ExpertLists lists;
-  TileActivations x_tile;              // [T, H]
+  TileActivations x_tile;   // [T, H]
   int32_t num_tokens = 0;   // T, 0 .. 8192; 0 is a no-op
   int32_t hidden_size = 0;  // H, multiple of 32
   int32_t num_experts = 0;  // E, 1 .. 512

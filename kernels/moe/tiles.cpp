@@ -16,11 +16,11 @@ void check_cols(const WeightView& w, const char* what) {
     return std::string(what) + ": " + std::to_string(w.cols) + " columns, wanted a multiple of " +
            std::to_string(kTileBlock);
   });
-  check_argument(w.format != WeightFormat::kFp8Block || (w.block_rows == 128 && w.block_cols == 128),
-                 [&] {
-                   return std::string(what) + ": FP8 blocks of [" + std::to_string(w.block_rows) +
-                          ", " + std::to_string(w.block_cols) + "], wanted [128, 128]";
-                 });
+  check_argument(
+      w.format != WeightFormat::kFp8Block || (w.block_rows == 128 && w.block_cols == 128), [&] {
+        return std::string(what) + ": FP8 blocks of [" + std::to_string(w.block_rows) + ", " +
+               std::to_string(w.block_cols) + "], wanted [128, 128]";
+      });
 }
 
 void pack(const TileSource& source, const TileMatrix& tiles, std::byte* out) {
@@ -44,7 +44,8 @@ void pack(const TileSource& source, const TileMatrix& tiles, std::byte* out) {
           pack_scales(source, expert, tile, block, g, exponents, block_at + 512);
         }
       }
-      auto* scales = reinterpret_cast<uint16_t*>(out + records * tiles.record_bytes()) + i * kTileRows;
+      auto* scales =
+          reinterpret_cast<uint16_t*>(out + records * tiles.record_bytes()) + i * kTileRows;
       for (int32_t r = 0; r < kTileRows; ++r) {
         scales[r] = row_scale_bits(r < 8 ? source.low : source.high, exponents[r]);
       }
@@ -82,7 +83,8 @@ TileMatrix down_tiles(const WeightView& down) {
     return "down tiles: " + std::to_string(down.rows) + " rows, wanted a multiple of " +
            std::to_string(kTileRows);
   });
-  return {tile_format_of(down.format), nullptr, down.num_matrices, down.rows / kTileRows, down.cols};
+  return {tile_format_of(down.format), nullptr, down.num_matrices, down.rows / kTileRows,
+          down.cols};
 }
 
 void pack_gate_up_cpu(const WeightView& gate, const WeightView& up, std::byte* out) {

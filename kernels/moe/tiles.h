@@ -31,8 +31,8 @@
 namespace warproll {
 
 inline constexpr int32_t kTileRows = 16;
-inline constexpr int32_t kTileBlock = 32;       // columns of a block
-inline constexpr int32_t kRowScaleBytes = 32;   // 16 BF16, of a record
+inline constexpr int32_t kTileBlock = 32;      // columns of a block
+inline constexpr int32_t kRowScaleBytes = 32;  // 16 BF16, of a record
 
 enum class TileFormat : uint8_t { kF16, kMxfp8, kFp8Block };
 

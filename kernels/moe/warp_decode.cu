@@ -10,22 +10,21 @@ namespace warproll {
 namespace {
 
 std::string shape_of(const TileMatrix& m) {
-  return "E " + std::to_string(m.num_experts) + ", " + std::to_string(m.num_tiles) + " tiles over " +
-         std::to_string(m.cols);
+  return "E " + std::to_string(m.num_experts) + ", " + std::to_string(m.num_tiles) +
+         " tiles over " + std::to_string(m.cols);
 }
 
 void check(const WarpDecodeParams& p) {
-  check_argument(p.gate_up.num_experts == p.down.num_experts && p.gate_up.num_experts >= 1 &&
-                     p.gate_up.num_experts <= kMaxExperts &&
-                     p.gate_up.num_tiles * 8 == p.down.cols &&
-                     p.down.num_tiles * kTileRows == p.gate_up.cols &&
-                     p.gate_up.cols % kTileBlock == 0 && p.down.cols % kTileBlock == 0,
-                 [&] {
-                   return "warp decode: gate_up " + shape_of(p.gate_up) + "; down " +
-                          shape_of(p.down) +
-                          "; wanted I/8 tiles over H and H/16 tiles over I, H and I multiples of " +
-                          std::to_string(kTileBlock) + ", E 1 .. " + std::to_string(kMaxExperts);
-                 });
+  check_argument(
+      p.gate_up.num_experts == p.down.num_experts && p.gate_up.num_experts >= 1 &&
+          p.gate_up.num_experts <= kMaxExperts && p.gate_up.num_tiles * 8 == p.down.cols &&
+          p.down.num_tiles * kTileRows == p.gate_up.cols && p.gate_up.cols % kTileBlock == 0 &&
+          p.down.cols % kTileBlock == 0,
+      [&] {
+        return "warp decode: gate_up " + shape_of(p.gate_up) + "; down " + shape_of(p.down) +
+               "; wanted I/8 tiles over H and H/16 tiles over I, H and I multiples of " +
+               std::to_string(kTileBlock) + ", E 1 .. " + std::to_string(kMaxExperts);
+      });
   check_argument(p.num_tokens >= 0 && p.num_tokens <= kMaxWarpDecodeTokens && p.top_k >= 1 &&
                      p.top_k <= kMaxTopK,
                  [&] {

@@ -9,8 +9,9 @@
 // Two kernels, programmatic dependent launch: down fills its rings while gate_up ends. No host
 // synchronisation, no allocation, no atomics on results, no waiting for CTAs outside the own cluster.
 //
-// Numbers: F16 x and h (11 bits; h is stored times 2^-6), exact F16 weights (tiles.h), F32 sums in
-// the order of the columns, y rounded once. A token's bits depend on nothing but its own row: this
+// Numbers: x in F16 (exact for BF16), h as a sum of two F16 (22 bits; stored times 2^-6), exact F16
+// weights (tiles.h), F32 sums in an order that columns alone decide, y rounded once. One F16 for h
+// would do for the mean, but one element in 300,000 missed the bound. A token's bits depend on nothing but its own row: this
 // is batch-invariant for every T. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
 //
 // Both kernels wait for the previous kernel before they read anything but weights.
@@ -42,13 +43,13 @@ struct ConvertActivationsParams {
 void convert_activations(const ConvertActivationsParams& params, cudaStream_t stream);
 
 struct WarpDecodeParams {
-  TileActivations x;       // [T, H]
-  ExpertLists lists;       // of T * K pairs
-  TileMatrix gate_up;      // E x I/8 tiles over H
-  TileMatrix down;         // E x H/16 tiles over I
-  uint16_t* h = nullptr;   // F16 [T * K, I], workspace
+  TileActivations x;          // [T, H]
+  ExpertLists lists;          // of T * K pairs
+  TileMatrix gate_up;         // E x I/8 tiles over H
+  TileMatrix down;            // E x H/16 tiles over I
+  uint16_t* h = nullptr;      // F16 [T * K, 2, I], workspace
   float* partials = nullptr;  // [T * K, H], workspace
-  uint16_t* y = nullptr;   // BF16 [T, H]
+  uint16_t* y = nullptr;      // BF16 [T, H]
   float* y_f32 = nullptr;  // [T, H], written instead of y when not null: the sums before rounding
   int32_t num_tokens = 0;  // T, 0 .. kMaxWarpDecodeTokens; 0 is a no-op
   int32_t top_k = 0;       // K, 1 .. 16

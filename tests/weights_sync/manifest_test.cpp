@@ -138,7 +138,7 @@ TEST(Manifest, forty_thousand_tensors_fit_and_are_quick) {
   EXPECT_EQ(decoded->entries.size(), 40'000u);
   EXPECT_LT(packed.size(), size_t{4} << 20);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their cost is not ours
-  constexpr double kMaxSeconds = 10;  // about 0.5 s alone
+  constexpr double kMaxSeconds = 10;                                 // about 0.5 s alone
   EXPECT_LT(took.count(), kMaxSeconds);
 #endif
   RecordProperty("packed_bytes", static_cast<int>(packed.size()));

@@ -131,7 +131,8 @@ void add_bench_command(CLI::App& app, CommandContext& context) {
   CLI::App* bench = app.add_subcommand("bench", "Measure parts of the worker");
   bench->require_subcommand(1);
   bench->footer(footer_with_examples(
-      "  warproll bench decode --checkpoint ckpt/arith-v3 --batch 1,8,32 --context 64\n"));
+      "  warproll bench decode --checkpoint ckpt/arith-v3 --batch 1,8,32 --context 64\n"
+      "  warproll bench moe --dtype mxfp8 --batch 1,8,64 --check\n"));
   auto options = std::make_shared<Options>();
   CLI::App* decode = bench->add_subcommand("decode", "Tokens per second by batch size");
   decode->add_option("--checkpoint", options->checkpoint, "checkpoint directory")->required();
@@ -149,6 +150,7 @@ void add_bench_command(CLI::App& app, CommandContext& context) {
   decode->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");
   decode->add_flag("--json", options->json, "JSON rows");
   decode->callback([&context, options] { context.exit_code = run_decode(*options, context); });
+  add_bench_moe_command(*bench, context);
 }
 
 }  // namespace warproll

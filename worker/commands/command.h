@@ -28,6 +28,7 @@ void add_replay_command(CLI::App& app, CommandContext& context);
 void add_log_command(CLI::App& app, CommandContext& context);
 void add_checkpoint_command(CLI::App& app, CommandContext& context);
 void add_bench_command(CLI::App& app, CommandContext& context);
+void add_bench_moe_command(CLI::App& bench, CommandContext& context);
 void add_config_command(CLI::App& app, CommandContext& context);
 void add_keygen_command(CLI::App& app, CommandContext& context);
 void add_doctor_command(CLI::App& app, CommandContext& context);

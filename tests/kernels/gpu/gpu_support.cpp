@@ -44,17 +44,17 @@ void warp_decode_into(const Layer& layer, const Tokens& tokens, uint16_t* y, flo
   const auto pairs = static_cast<size_t>(tokens.count) * static_cast<size_t>(s.top_k);
   auto x_tile = poisoned<uint16_t>(elements(layer, tokens));
   auto x_scales = poisoned<float>(static_cast<size_t>(tokens.count));
-  auto h = poisoned<uint16_t>(pairs * static_cast<size_t>(s.intermediate_size));
+  auto h = poisoned<uint16_t>(2 * pairs * static_cast<size_t>(s.intermediate_size));
   auto partials = poisoned<float>(pairs * static_cast<size_t>(s.hidden_size));
   DeviceBuffer<std::byte> memory(expert_lists_bytes(static_cast<int32_t>(pairs), s.num_experts));
   WARPROLL_CUDA_CHECK(cudaMemset(memory.data(), 0, memory.size()));
   const ExpertLists lists =
       expert_lists_at(memory.data(), static_cast<int32_t>(pairs), s.num_experts);
-  convert_activations({tokens.x.data(), {x_tile.data(), x_scales.data()}, tokens.count, s.hidden_size},
-                      nullptr);
-  build_expert_lists({tokens.ids.data(), tokens.weights.data(), lists, tokens.count, s.num_experts,
-                      s.top_k},
-                     nullptr);
+  convert_activations(
+      {tokens.x.data(), {x_tile.data(), x_scales.data()}, tokens.count, s.hidden_size}, nullptr);
+  build_expert_lists(
+      {tokens.ids.data(), tokens.weights.data(), lists, tokens.count, s.num_experts, s.top_k},
+      nullptr);
   warp_decode({.x = {x_tile.data(), x_scales.data()},
                .lists = lists,
                .gate_up = layer.experts.gate_up_tiles,
@@ -80,7 +80,8 @@ Tokens::Tokens(const ExpertShape& shape, int32_t tokens, Routing routing, uint64
     : count(tokens) {
   std::mt19937_64 rng(seed);
   std::vector<double> weight(static_cast<size_t>(shape.num_experts), 1.0);
-  for (size_t e = 0; routing == Routing::kSkewed && e < weight.size(); ++e) weight[e] = 1.0 / double(e + 1);
+  for (size_t e = 0; routing == Routing::kSkewed && e < weight.size(); ++e)
+    weight[e] = 1.0 / double(e + 1);
   std::discrete_distribution<int32_t> draw(weight.begin(), weight.end());
   for (int32_t t = 0; t < tokens; ++t) {
     if (routing == Routing::kSame && t > 0) {
@@ -135,7 +136,8 @@ std::vector<float> run_warp_decode_f32(const Layer& layer, const Tokens& tokens)
 }
 
 std::vector<uint16_t> run_literal(const Layer& layer, const Tokens& tokens) {
-  auto h = poisoned<float>(tokens.host_ids.size() * static_cast<size_t>(layer.shape.intermediate_size));
+  auto h =
+      poisoned<float>(tokens.host_ids.size() * static_cast<size_t>(layer.shape.intermediate_size));
   return guarded(elements(layer, tokens), [&](uint16_t* y) {
     literal_moe({.x = tokens.x.data(),
                  .topk_ids = tokens.ids.data(),

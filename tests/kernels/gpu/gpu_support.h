@@ -53,7 +53,7 @@ std::vector<double> run_oracle(const Layer& layer, const Tokens& tokens,
                                OracleRounding rounding = OracleRounding::kNone);
 
 struct Distance {
-  double worst = 0;   // |y - oracle| / (0.5 ulp_bf16(oracle) + 1e-3 RMS(oracle)), the largest
+  double worst = 0;  // |y - oracle| / (0.5 ulp_bf16(oracle) + 1e-3 RMS(oracle)), the largest
   double cosine = 0;
   double largest = 0;  // |y - oracle|
 };

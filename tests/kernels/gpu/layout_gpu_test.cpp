@@ -35,7 +35,8 @@ struct HostWeights {
 TEST(PackGpu, WritesTheBytesOfTheCpu) {
   SKIP_WITHOUT_GPU();
   for (const ExpertShape& shape : {ExpertShape{96, 160, 5, 2}, {2048, 768, 3, 2}}) {
-    for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block}) {
+    for (const WeightFormat format :
+         {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block}) {
       const Layer layer(shape, format, 21);
       const HostWeights gate(layer.experts.gate), up(layer.experts.up), down(layer.experts.down);
       std::vector<std::byte> want(layer.experts.gate_up_tiles.bytes());
@@ -69,7 +70,8 @@ TEST(QuantiseGpu, WritesTheBytesOfTheCpu) {
         }
       }
       std::vector<uint8_t> elements(static_cast<size_t>(rows * cols)), scales(elements.size() / 32);
-      QuantiseMxfp8Params params = {source.data(), dtype, rows, cols, elements.data(), scales.data()};
+      QuantiseMxfp8Params params = {source.data(), dtype,           rows,
+                                    cols,          elements.data(), scales.data()};
       const auto bad = quantise_mxfp8_cpu(params);
 
       DeviceBuffer<std::byte> device_source(source);

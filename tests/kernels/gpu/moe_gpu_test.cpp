@@ -14,7 +14,8 @@ namespace {
 using namespace testing;  // gpu_support.h
 
 constexpr ExpertShape kReference = {};  // Qwen3-30B-A3B
-constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block};
+constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kMxfp8,
+                                     WeightFormat::kFp8Block};
 constexpr const char* kFormatNames[] = {"f32", "f16", "bf16", "mxfp8", "fp8_block"};
 
 std::string name_of(WeightFormat format) { return kFormatNames[static_cast<int>(format)]; }
@@ -32,7 +33,8 @@ TEST(MoeGpu, MeetsTheBoundForEveryBatchDtypeAndRouting) {
       for (const int32_t batch : {1, 2, 3, 4, 8, 16, 17, 32, 64, 128}) {
         const Tokens tokens(kReference, batch, routing, 100 + static_cast<uint64_t>(batch));
         const std::string what = name_of(format) + ", routing " +
-                                 std::to_string(static_cast<int>(routing)) + ", B " + std::to_string(batch);
+                                 std::to_string(static_cast<int>(routing)) + ", B " +
+                                 std::to_string(batch);
         const auto oracle = run_oracle(layer, tokens);
         expect_right(distance_to(run_warp_decode(layer, tokens), oracle), "warp decode, " + what);
         if (format != WeightFormat::kFp8Block) {
@@ -46,7 +48,7 @@ TEST(MoeGpu, MeetsTheBoundForEveryBatchDtypeAndRouting) {
 TEST(MoeGpu, OddShapesAreRight) {
   SKIP_WITHOUT_GPU();
   // H, I, E, K: not multiples of 128, few and many experts, every K of the field.
-  const ExpertShape shapes[] = {{32, 32, 5, 1},    {96, 160, 5, 2},   {288, 96, 60, 6},
+  const ExpertShape shapes[] = {{32, 32, 5, 1},      {96, 160, 5, 2},    {288, 96, 60, 6},
                                 {2880, 1440, 20, 4}, {2048, 768, 60, 6}, {2048, 96, 512, 10},
                                 {256, 768, 512, 16}, {4096, 1536, 16, 8}};
   for (const ExpertShape& shape : shapes) {
@@ -54,10 +56,10 @@ TEST(MoeGpu, OddShapesAreRight) {
       const Layer layer(shape, format, 3);
       for (const int32_t batch : {1, 5, 40}) {
         const Tokens tokens(shape, batch, Routing::kUniform, 7);
-        const std::string what = name_of(format) + ", H " + std::to_string(shape.hidden_size) + ", I " +
-                                 std::to_string(shape.intermediate_size) + ", E " +
-                                 std::to_string(shape.num_experts) + ", K " + std::to_string(shape.top_k) +
-                                 ", B " + std::to_string(batch);
+        const std::string what = name_of(format) + ", H " + std::to_string(shape.hidden_size) +
+                                 ", I " + std::to_string(shape.intermediate_size) + ", E " +
+                                 std::to_string(shape.num_experts) + ", K " +
+                                 std::to_string(shape.top_k) + ", B " + std::to_string(batch);
         const auto oracle = run_oracle(layer, tokens);
         expect_right(distance_to(run_warp_decode(layer, tokens), oracle), "warp decode, " + what);
         if (format != WeightFormat::kFp8Block) {
@@ -75,7 +77,8 @@ TEST(MoeGpu, IsNearerThanPathsThatRoundTheIntermediate) {
     const Tokens tokens(kReference, 16, Routing::kUniform, 5);
     const auto oracle = run_oracle(layer, tokens);
     const double ours = relative_error(run_warp_decode_f32(layer, tokens), oracle);
-    const double bf16 = relative_error(run_oracle(layer, tokens, OracleRounding::kBf16Hidden), oracle);
+    const double bf16 =
+        relative_error(run_oracle(layer, tokens, OracleRounding::kBf16Hidden), oracle);
     const double mxfp8 =
         relative_error(run_oracle(layer, tokens, OracleRounding::kMxfp8Activations), oracle);
     EXPECT_LT(ours * 1.3, bf16) << name_of(format);
@@ -106,7 +109,8 @@ TEST(MoeGpu, ATokensBitsDoNotDependOnItsBatch) {
           return std::vector<uint16_t>(begin, begin + kReference.hidden_size);
         };
         ASSERT_EQ(row(part, i), row(whole, picks[static_cast<size_t>(i)]))
-            << name_of(format) << ": token " << picks[static_cast<size_t>(i)] << " in a batch of " << size;
+            << name_of(format) << ": token " << picks[static_cast<size_t>(i)] << " in a batch of "
+            << size;
       }
     }
   }
@@ -158,7 +162,8 @@ TEST(MoeGpu, LargeActivationsDoNotOverflow) {
   const Tokens one(kReference, tokens, {0});
   expect_right(distance_to(run_warp_decode(layer, one), run_oracle(layer, one)), "x of 30");
   // h of x = 3e4 leaves F16's range, scaled too: clamped, never inf or NaN.
-  for (const uint16_t y : run_warp_decode(layer, tokens)) ASSERT_TRUE(std::isfinite(bf16_to_f32(y)));
+  for (const uint16_t y : run_warp_decode(layer, tokens))
+    ASSERT_TRUE(std::isfinite(bf16_to_f32(y)));
 }
 
 TEST(MoeGpu, NoTokensIsANoOpAndBadShapesAreNamed) {
@@ -180,9 +185,10 @@ TEST(MoeGpu, NoTokensIsANoOpAndBadShapesAreNamed) {
   EXPECT_EQ(message(), "warp decode: T 4096, K 2; wanted T 0 .. 1024, K 1 .. 16");
   params.num_tokens = 1;
   params.down.cols = 64;
-  EXPECT_EQ(message(),
-            "warp decode: gate_up E 4, 4 tiles over 64; down E 4, 4 tiles over 64; wanted I/8 tiles over "
-            "H and H/16 tiles over I, H and I multiples of 32, E 1 .. 512");
+  EXPECT_EQ(
+      message(),
+      "warp decode: gate_up E 4, 4 tiles over 64; down E 4, 4 tiles over 64; wanted I/8 tiles over "
+      "H and H/16 tiles over I, H and I multiples of 32, E 1 .. 512");
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ Routed run(const Shape& s, const std::vector<uint16_t>& x, const std::vector<uin
   DeviceBuffer<float> logits(static_cast<size_t>(tokens) * static_cast<size_t>(s.experts)),
       weights(pairs), scales(static_cast<size_t>(tokens));
   DeviceBuffer<int32_t> ids(pairs);
-  DeviceBuffer<int32_t> device_given = given == nullptr ? DeviceBuffer<int32_t>() : DeviceBuffer<int32_t>(*given);
+  DeviceBuffer<int32_t> device_given =
+      given == nullptr ? DeviceBuffer<int32_t>() : DeviceBuffer<int32_t>(*given);
   const auto num_pairs = static_cast<int32_t>(pairs);
   DeviceBuffer<std::byte> memory(expert_lists_bytes(num_pairs, s.experts));
   WARPROLL_CUDA_CHECK(cudaMemset(memory.data(), 0, memory.size()));
@@ -61,8 +62,13 @@ Routed run(const Shape& s, const std::vector<uint16_t>& x, const std::vector<uin
   p.renormalise = s.renormalise;
   for (int i = 0; i < 2; ++i) route(p, nullptr);  // twice: the second finds what the first left
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-  Routed r{logits.to_host(), weights.to_host(), read(p.lists.pair_weights, pairs), ids.to_host(),
-           read(p.lists.pairs, pairs), {}, read(p.lists.counts, 1)[0]};
+  Routed r{logits.to_host(),
+           weights.to_host(),
+           read(p.lists.pair_weights, pairs),
+           ids.to_host(),
+           read(p.lists.pairs, pairs),
+           {},
+           read(p.lists.counts, 1)[0]};
   r.blocks = read(p.lists.blocks, static_cast<size_t>(r.counts.num_blocks));
   return r;
 }
@@ -105,7 +111,12 @@ void expect_lists(const Routed& r, const Shape& s) {
 TEST(RouteGpu, AgreesWithTheCpuOnItsOwnLogitsAndTheLogitsWithF64) {
   SKIP_WITHOUT_GPU();
   std::mt19937 rng(41);
-  for (const Shape& s : {Shape{2048, 128, 8}, {2048, 128, 8, false}, {96, 5, 2}, {256, 60, 6}, {512, 512, 16}, {64, 1, 1}}) {
+  for (const Shape& s : {Shape{2048, 128, 8},
+                         {2048, 128, 8, false},
+                         {96, 5, 2},
+                         {256, 60, 6},
+                         {512, 512, 16},
+                         {64, 1, 1}}) {
     const auto weight = normal_bf16(int64_t{s.experts} * s.hidden, 0.05f, rng);
     for (const int32_t tokens : {1, 2, 9, 33, 200, 2000}) {
       const auto x = normal_bf16(int64_t{tokens} * s.hidden, 1.0f, rng);
@@ -196,8 +207,10 @@ TEST(RouteGpu, ATokensBitsDoNotDependOnItsBatch) {
   const Routed whole = run(s, x, weight);
   for (int32_t t = 0; t < 130; t += 13) {
     const Routed one = run(s, {x.begin() + t * 2048, x.begin() + (t + 1) * 2048}, weight);
-    for (int32_t e = 0; e < 128; ++e) ASSERT_EQ(one.logits[static_cast<size_t>(e)], whole.logits[static_cast<size_t>(t * 128 + e)]);
-    for (int32_t k = 0; k < 8; ++k) ASSERT_EQ(one.weights[static_cast<size_t>(k)], whole.weights[static_cast<size_t>(t * 8 + k)]);
+    for (int32_t e = 0; e < 128; ++e)
+      ASSERT_EQ(one.logits[static_cast<size_t>(e)], whole.logits[static_cast<size_t>(t * 128 + e)]);
+    for (int32_t k = 0; k < 8; ++k)
+      ASSERT_EQ(one.weights[static_cast<size_t>(k)], whole.weights[static_cast<size_t>(t * 8 + k)]);
   }
 }
 

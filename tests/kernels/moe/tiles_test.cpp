@@ -85,14 +85,15 @@ double half_of_high_byte(uint8_t byte) { return f16_to_f32(static_cast<uint16_t>
 // The weight at (row r of the tile, column c) of a record, read as tiles.h describes it.
 double value_in(const TileMatrix& tiles, const std::byte* packed, int64_t record, int32_t r,
                 int32_t c) {
-  const std::byte* at = packed + record * tiles.record_bytes() +
-                        c / kTileBlock * tile_block_bytes(tiles.format);
+  const std::byte* at =
+      packed + record * tiles.record_bytes() + c / kTileBlock * tile_block_bytes(tiles.format);
   const int32_t in_block = c % kTileBlock;
   const int32_t quarter = in_block / 8, t = in_block % 8 / 2, half = in_block % 2;
   const int32_t lane = r % 8 * 4 + t;
   uint16_t scale_bits = 0;
   std::memcpy(&scale_bits,
-              packed + tiles.num_records() * tiles.record_bytes() + record * kRowScaleBytes + r * 2, 2);
+              packed + tiles.num_records() * tiles.record_bytes() + record * kRowScaleBytes + r * 2,
+              2);
   const double row_scale = bf16_to_f32(scale_bits);
   if (tiles.format == TileFormat::kF16) {
     uint16_t bits = 0;

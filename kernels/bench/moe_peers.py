@@ -1,0 +1,551 @@
+#!/usr/bin/env python3
+"""The peers of our MoE kernels, measured in the conditions of kernels/bench/moe_bench.cpp.
+
+  triton      a fused MoE layer in Triton, written here: sort of the (token, expert) pairs by expert,
+              gate_up GEMM, silu(gate) * up, down GEMM with the routing weights, sum over k.
+              BF16, or FP8: E4M3 weights with a scale per 128x128 block, activations quantised per
+              token and 128 columns inside the timed region. Tile shapes are chosen by batch and
+              routing, for each GEMM, from the short list CANDIDATES. Decode batches alone.
+  grouped_mm  the same layer in PyTorch around torch._grouped_mm, BF16: decode batches and, for the
+              comparison of prefill, the token counts of --tokens.
+
+One layer has H 2048, I 768, E 128, K 8; weights ~ N(0, 0.02), x ~ N(0, 1). Weights of several layers
+in rotation keep L2 cold; one CUDA graph holds all layers; `us` is the median replay over the number
+of layers. Replays are queued without a wait between them, so the host's launches are not in it.
+`GEMMs` is a graph of the two GEMMs alone, after the sort. Each row's configuration is first compared
+with FP32 on a few tokens of the batch; a wrong peer ends the program. No code of others is in here.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+PEERS = ("triton", "grouped_mm")
+DTYPES = ("bf16", "fp8")
+ROUTINGS = ("uniform", "zipf", "same")
+MAX_TRITON_TOKENS = 512  # each program of the sort holds every pair of the batch
+
+
+def parse_options():
+    def count(text):
+        if not text.isdigit() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 1")
+        return int(text)
+
+    def counts(text):
+        return [count(word) for word in text.split(",")] if text else []
+
+    def words(known):
+        def parse(text):
+            unknown = set(text.split(",")) - set(known)
+            if unknown:
+                wanted = ", ".join(known)
+                raise argparse.ArgumentTypeError(f"'{min(unknown)}' is not one of {wanted}")
+            return text.split(",")
+
+        return parse
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(name, parse, default, text):
+        parser.add_argument(name, type=parse, default=default, help=text + " [%(default)s]")
+
+    add("--batches", counts, "1,2,4,8,16,32,64,128", "tokens of a decode step")
+    add("--routings", words(ROUTINGS), ",".join(ROUTINGS), "how experts are drawn")
+    add("--dtypes", words(DTYPES), ",".join(DTYPES), "weights; grouped_mm has bf16 alone")
+    add("--peers", words(PEERS), ",".join(PEERS), "what to measure")
+    add("--layers", count, 6, "layers in rotation")
+    add("--replays", count, 31, "timed graph replays")
+    add("--tokens", counts, "512,2048,8192", "prefill tokens, for grouped_mm; '' for none")
+    parser.add_argument("--json", metavar="FILE", help="write the rows there too")
+    parser.add_argument("--verbose", action="store_true", help="print every candidate's time")
+    options = parser.parse_args()
+    if "triton" in options.peers and max(options.batches, default=0) > MAX_TRITON_TOKENS:
+        parser.error(f"--batches: the triton peer takes at most {MAX_TRITON_TOKENS} tokens")
+    return options
+
+
+OPTIONS = parse_options() if __name__ == "__main__" else None  # --help needs no PyTorch
+
+try:
+    import torch
+    import torch.nn.functional as F
+    import triton
+    import triton.language as tl
+except ImportError as missing:
+    sys.exit(f"moe_peers.py: needs PyTorch and Triton: {missing}")
+
+DEVICE = "cuda"
+SEED = 1
+HIDDEN, INNER, EXPERTS, TOP_K = 2048, 768, 128, 8
+GROUP = 128  # columns (and rows, of a weight) of an FP8 scale
+E4M3_MAX = 448.0
+ERROR_LIMIT = {"bf16": 1e-2, "fp8": 6e-2}  # ||y - FP32|| / ||FP32||
+
+
+@dataclass(frozen=True)
+class Config:
+    """A GEMM tile: pairs x outputs x depth; `swap`: the weights are the left operand (wgmma)."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    swap: bool = False
+
+    def __str__(self):
+        shape = f"{self.block_m}x{self.block_n}x{self.block_k}"
+        return f"{shape}/w{self.warps}s{self.stages}{'t' if self.swap else ''}"
+
+
+# fmt: off
+CANDIDATES = {
+    "bf16": [Config(*c) for c in (
+        (16, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 256, 4, 3),
+        (16, 128, 64, 4, 5),
+        (16, 64, 64, 4, 6, True), (16, 64, 128, 4, 3, True), (16, 64, 128, 4, 4, True),
+        (16, 128, 64, 4, 4, True), (16, 128, 128, 8, 3, True),
+        (32, 64, 128, 4, 4, True), (32, 128, 64, 4, 4), (64, 64, 128, 4, 3, True),
+        (64, 128, 64, 4, 4), (128, 128, 64, 8, 4),
+    )],
+    "fp8": [Config(*c) for c in (
+        (16, 32, 128, 4, 4), (16, 32, 128, 2, 5), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4),
+        (16, 64, 128, 4, 3, True), (16, 64, 128, 4, 4, True), (16, 64, 128, 4, 6, True),
+        (16, 128, 128, 4, 3, True), (16, 128, 128, 4, 4, True), (16, 128, 128, 8, 4, True),
+        (32, 64, 128, 4, 4, True), (32, 128, 128, 4, 4), (64, 64, 128, 4, 4),
+        (64, 64, 128, 4, 4, True), (128, 128, 128, 8, 4),
+    )],
+}
+
+@triton.jit(do_not_specialize=["num_pairs", "block_m"])
+def sort_pairs(
+    topk_ids, rows, block_expert, num_blocks, num_pairs, block_m, PAIRS: tl.constexpr,
+    EXPERTS: tl.constexpr, MAX_BLOCK_M: tl.constexpr,
+):
+    """One program an expert: its pairs in `rows`, filled up with -1 to whole blocks of block_m."""
+    expert = tl.program_id(0)
+    pair = tl.arange(0, PAIRS)
+    routed = tl.load(topk_ids + pair, mask=pair < num_pairs, other=EXPERTS)
+    bins = tl.arange(0, 2 * EXPERTS)
+    blocks = (tl.histogram(routed, 2 * EXPERTS) + block_m - 1) // block_m
+    first = tl.sum(tl.where(bins < expert, blocks, 0))
+    own = (routed == expert).to(tl.int32)
+    count = tl.sum(own)
+    own_blocks = (count + block_m - 1) // block_m
+    tl.store(rows + first * block_m + tl.cumsum(own) - 1, pair, mask=own != 0)
+    pad = count + tl.arange(0, MAX_BLOCK_M)
+    tl.store(rows + first * block_m + pad, -1, mask=pad < own_blocks * block_m)
+    tl.store(block_expert + first + pair, expert, mask=pair < own_blocks)
+    if expert == EXPERTS - 1:
+        tl.store(num_blocks, first + own_blocks)
+
+
+@triton.jit
+def row_pass(
+    src, dst, scales, WIDTH: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr,
+    SILU: tl.constexpr, QUANTISE: tl.constexpr, LARGEST: tl.constexpr,
+):
+    """One program a row: src, or silu(gate) * up of src = [gate, up]; to FP8 by groups if asked."""
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    inside = at < WIDTH
+    if SILU:
+        gate = tl.load(src + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+        up = tl.load(src + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+        value = gate * tl.sigmoid(gate) * up
+    else:
+        value = tl.load(src + row * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    if QUANTISE:
+        scale = tl.maximum(tl.max(tl.abs(value), axis=1), 1e-10) / LARGEST
+        value = value / scale[:, None]
+        tl.store(scales + row * (WIDTH // GROUP) + group, scale, mask=group < WIDTH // GROUP)
+    tl.store(dst + row * WIDTH + at, value.to(dst.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def grouped_gemm(
+    x, x_scales, w, w_scales, out, rows, block_expert, num_blocks, pair_weights, N: tl.constexpr,
+    DEPTH: tl.constexpr, PAIRS_PER_ROW: tl.constexpr, WEIGHTED: tl.constexpr, FP8: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SWAP: tl.constexpr,
+):
+    """out[pair] = w[expert] x[pair / PAIRS_PER_ROW]: one program, BLOCK_N outputs of a pair block."""
+    block = tl.program_id(1)
+    if block >= tl.load(num_blocks):
+        return
+    expert = tl.load(block_expert + block).to(tl.int64)
+    pair = tl.load(rows + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    valid = pair >= 0
+    row = pair // PAIRS_PER_ROW
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    x_at = x + row[:, None] * DEPTH + k[None, :]
+    w_at = w + expert * N * DEPTH + n[:, None] * DEPTH + k[None, :]
+    if FP8:  # a tile's scales are loaded one step ahead; its outputs share one weight scale
+        GROUPS: tl.constexpr = DEPTH // GROUP
+        x_scale_at = x_scales + row * GROUPS
+        w_scale_at = (
+            w_scales + (expert * (N // GROUP) + tl.program_id(0) * BLOCK_N // GROUP) * GROUPS
+        )
+        scale = tl.load(x_scale_at, mask=valid, other=0.0) * tl.load(w_scale_at)
+    if SWAP:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(DEPTH // BLOCK_K):
+        if FP8:
+            ahead = tl.minimum(step + 1, GROUPS - 1)
+            next_x_scale = tl.load(x_scale_at + ahead, mask=valid, other=0.0)
+            next_scale = next_x_scale * tl.load(w_scale_at + ahead)
+        x_tile = tl.load(x_at + step * BLOCK_K, mask=valid[:, None], other=0.0)
+        w_tile = tl.load(w_at + step * BLOCK_K)
+        if FP8:
+            if SWAP:
+                acc += tl.dot(w_tile, tl.trans(x_tile)) * scale[None, :]
+            else:
+                acc += tl.dot(x_tile, tl.trans(w_tile)) * scale[:, None]
+            scale = next_scale
+        else:
+            if SWAP:
+                acc = tl.dot(w_tile, tl.trans(x_tile), acc)
+            else:
+                acc = tl.dot(x_tile, tl.trans(w_tile), acc)
+    if SWAP:
+        acc = tl.trans(acc)
+    if WEIGHTED:
+        acc *= tl.load(pair_weights + pair, mask=valid, other=0.0)[:, None]
+    tl.store(out + pair[:, None] * N + n[None, :], acc.to(tl.bfloat16), mask=valid[:, None])
+
+
+@triton.jit
+def sum_of_token(pairs, y, WIDTH: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """y[t] = the sum of a token's TOP_K rows: one program, BLOCK outputs of a token."""
+    token = tl.program_id(0)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = token * TOP_K + tl.arange(0, TOP_K)
+    terms = tl.load(pairs + row[:, None] * WIDTH + n[None, :]).to(tl.float32)
+    tl.store(y + token * WIDTH + n, tl.sum(terms, axis=0).to(tl.bfloat16))
+# fmt: on
+
+
+@dataclass
+class Layer:
+    """Weights [E, N, depth] of all experts, gate rows before up rows; scales with FP8 alone."""
+
+    gate_up: "torch.Tensor"
+    down: "torch.Tensor"
+    gate_up_scales: "torch.Tensor" = None
+    down_scales: "torch.Tensor" = None
+
+
+@dataclass
+class Route:
+    ids: "torch.Tensor"  # I32 [T, K], distinct in a token
+    weights: "torch.Tensor"  # F32 [T, K]
+
+
+def quantise_blocks(w):
+    blocks = w.float().view(EXPERTS, w.shape[1] // GROUP, GROUP, w.shape[2] // GROUP, GROUP)
+    scales = blocks.abs().amax((2, 4)) / E4M3_MAX
+    values = (blocks / scales[:, :, None, :, None]).to(torch.float8_e4m3fn)
+    return values.view(w.shape), scales
+
+
+def random_layer(dtype):
+    def normal(rows, columns):
+        empty = torch.empty(EXPERTS, rows, columns, device=DEVICE, dtype=torch.bfloat16)
+        return empty.normal_(0.0, 0.02)
+
+    layer = Layer(normal(2 * INNER, HIDDEN), normal(HIDDEN, INNER))
+    if dtype == "fp8":
+        layer.gate_up, layer.gate_up_scales = quantise_blocks(layer.gate_up)
+        layer.down, layer.down_scales = quantise_blocks(layer.down)
+    return layer
+
+
+def random_route(routing, tokens, rng):
+    """Experts drawn one after another, without return (a top-k of Gumbel keys draws just so)."""
+    probability = torch.ones(EXPERTS)
+    if routing == "zipf":
+        probability = 1.0 / (torch.randperm(EXPERTS, generator=rng) + 1.0)
+    drawn = 1 if routing == "same" else tokens
+    gumbel = -torch.log(-torch.log(torch.rand(drawn, EXPERTS, generator=rng).clamp(1e-7, 1 - 1e-7)))
+    ids = (probability.log() + gumbel).topk(TOP_K).indices.int().expand(tokens, TOP_K)
+    weights = 0.05 + 0.2 * torch.rand(tokens, TOP_K, generator=rng)
+    return Route(ids.contiguous().to(DEVICE), weights.to(DEVICE))
+
+
+def max_blocks(pairs, block_m):
+    experts = min(pairs, EXPERTS)
+    return experts + (pairs - experts) // block_m
+
+
+class TritonMoe:
+    """The fused layer over the kernels above; `tune` or `configs` comes before `run`."""
+
+    def __init__(self, layers, routes, x, dtype):
+        self.layers, self.routes, self.x, self.dtype = layers, routes, x, dtype
+        self.tokens, self.pairs = x.shape[0], x.shape[0] * TOP_K
+        self.candidates = self.possible_candidates()
+        self.configs = None  # of gate_up and of down, with one block_m
+
+        def empty(*shape, dtype=torch.bfloat16):
+            return torch.empty(shape, dtype=dtype, device=DEVICE)
+
+        blocks = max(max_blocks(self.pairs, c.block_m) for c in self.candidates)
+        padded = max(max_blocks(self.pairs, c.block_m) * c.block_m for c in self.candidates)
+        self.lists = [
+            (empty(padded, dtype=torch.int32), empty(blocks, dtype=torch.int32),
+             empty(1, dtype=torch.int32)) for _ in layers
+        ]  # fmt: skip
+        operand = torch.float8_e4m3fn if dtype == "fp8" else torch.bfloat16
+        self.x_operand = empty(self.tokens, HIDDEN, dtype=operand) if dtype == "fp8" else x
+        self.x_scales = empty(self.tokens, HIDDEN // GROUP, dtype=torch.float32)
+        self.gate_up_out = empty(self.pairs, 2 * INNER)
+        self.h = empty(self.pairs, INNER, dtype=operand)
+        self.h_scales = empty(self.pairs, INNER // GROUP, dtype=torch.float32)
+        self.down_out = empty(self.pairs, HIDDEN)
+        self.y = empty(self.tokens, HIDDEN)
+
+    def possible_candidates(self):
+        most = max(int(route.ids.flatten().bincount().max()) for route in self.routes)
+        small = min(c.block_m for c in CANDIDATES[self.dtype])
+        return [c for c in CANDIDATES[self.dtype] if c.block_m == small or c.block_m < 2 * most]
+
+    def sort(self, i, block_m):
+        pairs = triton.next_power_of_2(max(self.pairs, 64))
+        sort_pairs[(EXPERTS,)](
+            self.routes[i].ids, *self.lists[i], self.pairs, block_m, pairs, EXPERTS, MAX_BLOCK_M=128
+        )
+
+    def row_pass(self, src, dst, scales, silu, quantise):
+        rows, width = dst.shape
+        groups = triton.next_power_of_2(width // GROUP)
+        row_pass[(rows,)](src, dst, scales, width, groups, GROUP, silu, quantise, E4M3_MAX)
+
+    def gemm(self, i, down, config, compile_only=False):
+        layer, route = self.layers[i], self.routes[i]
+        if down:
+            operands = (self.h, self.h_scales, layer.down, layer.down_scales, self.down_out)
+        else:
+            x = (self.x_operand, self.x_scales)
+            operands = (*x, layer.gate_up, layer.gate_up_scales, self.gate_up_out)
+        _, n, depth = operands[2].shape
+        grouped_gemm.run(
+            *operands, *self.lists[i], route.weights, n, depth, 1 if down else TOP_K, down,
+            self.dtype == "fp8", GROUP, config.block_m, config.block_n, config.block_k, config.swap,
+            grid=(n // config.block_n, max_blocks(self.pairs, config.block_m)),
+            num_warps=config.warps, num_stages=config.stages, warmup=compile_only,
+        )  # fmt: skip
+
+    def compile(self):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [(c, down) for c in self.candidates for down in (False, True)]
+            list(pool.map(lambda job: self.gemm(0, job[1], job[0], compile_only=True), jobs))
+
+    def tune(self, verbose):
+        """The fastest pair of configurations with the same block_m, the GEMMs timed one by one."""
+        self.run(0, self.candidates[:1] * 2)  # fills the operands of the GEMMs timed below
+        best = None
+        for block_m in sorted({c.block_m for c in self.candidates}):
+            chosen = []
+            self.sort_all(block_m)
+            configs = [c for c in self.candidates if c.block_m == block_m]
+            for down in (False, True):
+                timed = []
+                for config in configs:
+                    us = layer_us(lambda i: self.gemm(i, down, config), len(self.layers), 5)
+                    timed.append((us, config))
+                    if verbose:
+                        print(f"  {'down' if down else 'gate_up':8s} {config!s:18s} {us:8.2f} us")
+                chosen.append(min(timed, key=lambda t: t[0]))
+            total = chosen[0][0] + chosen[1][0]
+            if best is None or total < best:
+                best, self.configs = total, [config for _, config in chosen]
+
+    def run(self, i, configs=None):
+        gate_up, down = configs or self.configs
+        fp8 = self.dtype == "fp8"
+        self.sort(i, gate_up.block_m)
+        if fp8:
+            self.row_pass(self.x, self.x_operand, self.x_scales, silu=False, quantise=True)
+        self.gemm(i, False, gate_up)
+        self.row_pass(self.gate_up_out, self.h, self.h_scales, silu=True, quantise=fp8)
+        self.gemm(i, True, down)
+        sum_of_token[(self.tokens, HIDDEN // 512)](self.down_out, self.y, HIDDEN, TOP_K, 512)
+        return self.y
+
+    def sort_all(self, block_m):
+        for i in range(len(self.layers)):
+            self.sort(i, block_m)
+
+    def prepare_gemms(self):
+        self.sort_all(self.configs[0].block_m)
+
+    def run_gemms(self, i):
+        self.gemm(i, False, self.configs[0])
+        self.gemm(i, True, self.configs[1])
+
+    def config_text(self):
+        return f"{self.configs[0]} {self.configs[1]}"
+
+
+class GroupedMmMoe:
+    """The layer around torch._grouped_mm; the routing weights are folded into h, before down."""
+
+    def __init__(self, layers, routes, x):
+        self.layers, self.routes, self.x = layers, routes, x
+        self.expert_ids = torch.arange(EXPERTS, dtype=torch.int32, device=DEVICE)
+
+    def gathered(self, i):
+        sorted_ids, order = self.routes[i].ids.view(-1).sort()
+        ends = torch.searchsorted(sorted_ids, self.expert_ids, right=True, out_int32=True)
+        return self.x[order // TOP_K], order, ends
+
+    def run(self, i):
+        layer = self.layers[i]
+        x, order, ends = self.gathered(i)
+        gate, up = torch._grouped_mm(x, layer.gate_up.mT, offs=ends).chunk(2, dim=1)
+        h = F.silu(gate).mul_(up).mul_(self.routes[i].weights.view(-1, 1)[order])
+        down = torch._grouped_mm(h, layer.down.mT, offs=ends)
+        pairs = torch.empty_like(down).index_copy_(0, order, down)
+        return pairs.view(-1, TOP_K, HIDDEN).sum(1)
+
+    def prepare_gemms(self):
+        self.prepared = [self.gathered(i) for i in range(len(self.layers))]
+        self.h = torch.randn(self.x.shape[0] * TOP_K, INNER, device=DEVICE, dtype=torch.bfloat16)
+
+    def run_gemms(self, i):
+        x, _, ends = self.prepared[i]
+        torch._grouped_mm(x, self.layers[i].gate_up.mT, offs=ends)
+        torch._grouped_mm(self.h, self.layers[i].down.mT, offs=ends)
+
+    def config_text(self):
+        return ""
+
+
+def layer_us(run, num_layers, replays):
+    """Microseconds a layer: the median replay of a CUDA graph of all layers."""
+
+    def all_layers():
+        for i in range(num_layers):
+            run(i)
+
+    all_layers()  # compiles and loads what is new
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_layers()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * replays)]
+    for _ in range(3):
+        graph.replay()
+    for begin, end in zip(events[::2], events[1::2]):
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    ms = [begin.elapsed_time(end) for begin, end in zip(events[::2], events[1::2])]
+    return statistics.median(ms) * 1e3 / num_layers
+
+
+def expert_weights(w, scales, expert):
+    if scales is None:
+        return w[expert].float()
+    wide = scales[expert].repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
+    return w[expert].float() * wide
+
+
+def relative_error(moe):
+    """Of layer 0 against FP32, on four tokens spread over the batch (all of them, if fewer)."""
+    layer, route = moe.layers[0], moe.routes[0]
+    tokens = moe.x.shape[0]
+    chosen = sorted({t * (tokens - 1) // 3 for t in range(4)})
+    y = moe.run(0)
+    want = torch.zeros(len(chosen), HIDDEN, device=DEVICE)
+    for row, t in enumerate(chosen):
+        for expert, weight in zip(route.ids[t].tolist(), route.weights[t].tolist()):
+            product = expert_weights(layer.gate_up, layer.gate_up_scales, expert) @ moe.x[t].float()
+            gate, up = product.chunk(2)
+            down = expert_weights(layer.down, layer.down_scales, expert)
+            want[row] += weight * (down @ (F.silu(gate) * up))
+    return float((y[chosen].float() - want).norm() / want.norm())
+
+
+def measure(peer, dtype, routing, tokens, layers, options):
+    rng = torch.Generator().manual_seed(SEED)
+    routes = [random_route(routing, tokens, rng) for _ in layers]
+    x = torch.randn(tokens, HIDDEN, generator=rng).to(DEVICE, torch.bfloat16)
+    if peer == "triton":
+        moe = TritonMoe(layers, routes, x, dtype)
+        moe.compile()
+        moe.tune(options.verbose)
+        moe.y.fill_(float("nan"))
+    else:
+        moe = GroupedMmMoe(layers, routes, x)
+    error = relative_error(moe)
+    if not error < ERROR_LIMIT[dtype]:
+        sys.exit(
+            f"moe_peers.py: {peer} {dtype} {routing} {tokens} tokens {moe.config_text()}: relative "
+            f"error {error:.2e}, wanted under {ERROR_LIMIT[dtype]:.0e}; not reported"
+        )
+    us = layer_us(moe.run, len(layers), options.replays)
+    moe.prepare_gemms()
+    gemm_us = layer_us(moe.run_gemms, len(layers), options.replays)
+    distinct = sum(route.ids.unique().numel() for route in routes) / len(routes)
+    config = moe.config_text()
+    print(
+        f"{peer:10s} {dtype:5s} {routing:8s} {tokens:6d} {distinct:8.1f} {us:9.2f} {gemm_us:9.2f} "
+        f"{error:9.1e}  {config}",
+        flush=True,
+    )
+    row = {"peer": peer, "dtype": dtype, "routing": routing, "batch": tokens}
+    return row | {"us": round(us, 3), "gemm_us": round(gemm_us, 3), "config": config}
+
+
+def main(options):
+    if not torch.cuda.is_available():
+        sys.exit("moe_peers.py: no CUDA device here, and it measures on one")
+    if torch.cuda.get_device_capability() < (9, 0):
+        name = torch.cuda.get_device_name()
+        sys.exit(f"moe_peers.py: {name} is too old: wanted compute capability 9.0 (Hopper)")
+    print(
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; "
+        f"H {HIDDEN}, I {INNER}, E {EXPERTS}, K {TOP_K}; {options.layers} layers in rotation, "
+        f"median of {options.replays} graph replays\n"
+        "peer       dtype routing  tokens  experts        us     GEMMs     error  "
+        "gate_up and down tiles (pairs x outputs x depth / warps, stages, t: transposed)"
+    )
+    torch.manual_seed(SEED)
+    layers = {d: [random_layer(d) for _ in range(options.layers)] for d in options.dtypes}
+    rows = []
+    for routing in options.routings:
+        for dtype in options.dtypes:
+            for peer in options.peers:
+                if peer == "grouped_mm" and dtype != "bf16":
+                    continue
+                prefill = options.tokens if peer == "grouped_mm" else []
+                for tokens in options.batches + prefill:
+                    rows.append(measure(peer, dtype, routing, tokens, layers[dtype], options))
+    if options.json:
+        shape = {"hidden_size": HIDDEN, "intermediate_size": INNER}
+        result = {
+            "gpu": torch.cuda.get_device_name(),
+            "shape": shape | {"num_experts": EXPERTS, "top_k": TOP_K},
+            "layers": options.layers,
+            "replays": options.replays,
+            "rows": rows,
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main(OPTIONS)
