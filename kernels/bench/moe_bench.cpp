@@ -317,36 +317,4 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
   return rows;
 }
 
-std::string moe_bench_header(const MoeBenchOptions& o) {
-  char line[256];
-  std::snprintf(
-      line, sizeof(line),
-      "H %d, I %d, E %d, K %d; %d layers in rotation, median of %d graph replays; floor = "
-      "distinct experts at 4.66 TB/s\n",
-      o.shape.hidden_size, o.shape.intermediate_size, o.shape.num_experts, o.shape.top_k,
-      o.num_layers, o.num_replays);
-  return line + std::string(
-                    "path            dtype      routing     B  experts        us     floor   ratio "
-                    " distinct    issued  "
-                    "gate_up     down   error  cosine\n"
-                    "                                                                              "
-                    "TB/s      TB/s       "
-                    "us       us  /bound");
-}
-
-std::string moe_bench_line(const MoeBenchRow& r) {
-  char line[256];
-  int at =
-      std::snprintf(line, sizeof(line), "%-15s %-10s %-8s %5d %8.1f %9.2f %9.2f %7.3f %9.2f %9.2f",
-                    r.path.c_str(), r.dtype.c_str(), r.routing.c_str(), r.batch, r.num_active, r.us,
-                    r.floor_us, r.ratio, r.distinct_tbps, r.issued_tbps);
-  const auto rest = [&] { return sizeof(line) - static_cast<size_t>(at); };
-  at += r.router_us > 0 ? std::snprintf(line + at, rest(), " %8.2f", r.router_us)
-                        : std::snprintf(line + at, rest(), " %8s", "");
-  at += r.gate_up_us > 0 ? std::snprintf(line + at, rest(), " %8.2f %8.2f", r.gate_up_us, r.down_us)
-                         : std::snprintf(line + at, rest(), " %8s %8s", "", "");
-  if (r.worst_error) std::snprintf(line + at, rest(), " %7.3f  %.8f", *r.worst_error, *r.cosine);
-  return line;
-}
-
 }  // namespace warproll

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""The peers of our MoE kernels, measured in the conditions of kernels/bench/moe_bench.cpp.
+"""The peers of our MoE kernels, in the conditions of kernels/bench/moe_bench.cpp.
 
-  triton      a fused MoE layer in Triton, written here: sort of the (token, expert) pairs by expert,
+  triton      a fused MoE layer in Triton, written here: the (token, expert) pairs sorted by expert,
               gate_up GEMM, silu(gate) * up, down GEMM with the routing weights, sum over k.
-              BF16, or FP8: E4M3 weights with a scale per 128x128 block, activations quantised per
-              token and 128 columns inside the timed region. Tile shapes are chosen by batch and
-              routing, for each GEMM, from the short list CANDIDATES. Decode batches alone.
+              BF16; or FP8: E4M3 weights with a scale per 128x128 block, activations quantised per
+              token and 128 columns inside the timed region. Each GEMM's tile is the fastest of
+              CANDIDATES for the batch and the routing. Decode batches alone.
   grouped_mm  the same layer in PyTorch around torch._grouped_mm, BF16: decode batches and, for the
               comparison of prefill, the token counts of --tokens.
 
-One layer has H 2048, I 768, E 128, K 8; weights ~ N(0, 0.02), x ~ N(0, 1). Weights of several layers
-in rotation keep L2 cold; one CUDA graph holds all layers; `us` is the median replay over the number
-of layers. Replays are queued without a wait between them, so the host's launches are not in it.
-`GEMMs` is a graph of the two GEMMs alone, after the sort. Each row's configuration is first compared
-with FP32 on a few tokens of the batch; a wrong peer ends the program. No code of others is in here.
+A layer has H 2048, I 768, E 128, K 8, weights ~ N(0, 0.02) and x ~ N(0, 1). The weights of several
+layers in rotation keep L2 cold; a CUDA graph holds all layers; `us` is its median replay over the
+number of layers. Replays are queued without a wait between them: no host time is in `us`. `GEMMs`
+is a graph of the two GEMMs alone, the sort done before. What a row times is first compared with
+FP32 on four tokens of its batch, and a wrong peer ends the program. No code of others is in here.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ import os
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 PEERS = ("triton", "grouped_mm")
 DTYPES = ("bf16", "fp8")
@@ -88,9 +88,8 @@ E4M3_MAX = 448.0
 ERROR_LIMIT = {"bf16": 1e-2, "fp8": 6e-2}  # ||y - FP32|| / ||FP32||
 
 
-@dataclass(frozen=True)
-class Config:
-    """A GEMM tile: pairs x outputs x depth; `swap`: the weights are the left operand (wgmma)."""
+class Config(NamedTuple):
+    """A GEMM tile, pairs x outputs x depth; `swap`: the weights are the left operand (wgmma)."""
 
     block_m: int
     block_n: int
@@ -107,21 +106,19 @@ class Config:
 # fmt: off
 CANDIDATES = {
     "bf16": [Config(*c) for c in (
-        (16, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 256, 4, 3),
-        (16, 128, 64, 4, 5),
-        (16, 64, 64, 4, 6, True), (16, 64, 128, 4, 3, True), (16, 64, 128, 4, 4, True),
-        (16, 128, 64, 4, 4, True), (16, 128, 128, 8, 3, True),
-        (32, 64, 128, 4, 4, True), (32, 128, 64, 4, 4), (64, 64, 128, 4, 3, True),
-        (64, 128, 64, 4, 4), (128, 128, 64, 8, 4),
+        (16, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (16, 128, 64, 4, 5),
+        (16, 64, 64, 4, 6, True), (16, 64, 128, 4, 4, True), (16, 128, 64, 4, 4, True),
+        (16, 128, 128, 8, 3, True), (32, 64, 128, 4, 4, True), (32, 128, 64, 4, 4),
+        (64, 64, 128, 4, 3, True), (64, 128, 64, 4, 4), (128, 128, 64, 8, 4),
     )],
     "fp8": [Config(*c) for c in (
-        (16, 32, 128, 4, 4), (16, 32, 128, 2, 5), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4),
-        (16, 64, 128, 4, 3, True), (16, 64, 128, 4, 4, True), (16, 64, 128, 4, 6, True),
-        (16, 128, 128, 4, 3, True), (16, 128, 128, 4, 4, True), (16, 128, 128, 8, 4, True),
-        (32, 64, 128, 4, 4, True), (32, 128, 128, 4, 4), (64, 64, 128, 4, 4),
-        (64, 64, 128, 4, 4, True), (128, 128, 128, 8, 4),
+        (16, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4),
+        (16, 64, 128, 4, 3, True), (16, 64, 128, 4, 6, True), (16, 128, 128, 4, 3, True),
+        (16, 128, 128, 4, 4, True), (32, 64, 128, 4, 4, True), (32, 128, 128, 4, 4),
+        (64, 64, 128, 4, 4), (64, 64, 128, 4, 4, True), (128, 128, 128, 8, 4),
     )],
 }
+
 
 @triton.jit(do_not_specialize=["num_pairs", "block_m"])
 def sort_pairs(
@@ -176,7 +173,7 @@ def grouped_gemm(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SWAP: tl.constexpr,
 ):
-    """out[pair] = w[expert] x[pair / PAIRS_PER_ROW]: one program, BLOCK_N outputs of a pair block."""
+    """out[pair] = w[expert] x[pair / PAIRS_PER_ROW]; one program: a block of pairs, BLOCK_N outputs."""
     block = tl.program_id(1)
     if block >= tl.load(num_blocks):
         return
@@ -191,14 +188,10 @@ def grouped_gemm(
     if FP8:  # a tile's scales are loaded one step ahead; its outputs share one weight scale
         GROUPS: tl.constexpr = DEPTH // GROUP
         x_scale_at = x_scales + row * GROUPS
-        w_scale_at = (
-            w_scales + (expert * (N // GROUP) + tl.program_id(0) * BLOCK_N // GROUP) * GROUPS
-        )
+        n_group = expert * (N // GROUP) + tl.program_id(0) * BLOCK_N // GROUP
+        w_scale_at = w_scales + n_group * GROUPS
         scale = tl.load(x_scale_at, mask=valid, other=0.0) * tl.load(w_scale_at)
-    if SWAP:
-        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    else:
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
     for step in range(DEPTH // BLOCK_K):
         if FP8:
             ahead = tl.minimum(step + 1, GROUPS - 1)
@@ -206,17 +199,14 @@ def grouped_gemm(
             next_scale = next_x_scale * tl.load(w_scale_at + ahead)
         x_tile = tl.load(x_at + step * BLOCK_K, mask=valid[:, None], other=0.0)
         w_tile = tl.load(w_at + step * BLOCK_K)
-        if FP8:
-            if SWAP:
-                acc += tl.dot(w_tile, tl.trans(x_tile)) * scale[None, :]
-            else:
-                acc += tl.dot(x_tile, tl.trans(w_tile)) * scale[:, None]
-            scale = next_scale
+        if SWAP:
+            product = tl.dot(w_tile, tl.trans(x_tile))
         else:
-            if SWAP:
-                acc = tl.dot(w_tile, tl.trans(x_tile), acc)
-            else:
-                acc = tl.dot(x_tile, tl.trans(w_tile), acc)
+            product = tl.dot(x_tile, tl.trans(w_tile))
+        if FP8:
+            product *= scale[None, :] if SWAP else scale[:, None]
+            scale = next_scale
+        acc += product
     if SWAP:
         acc = tl.trans(acc)
     if WEIGHTED:
@@ -235,39 +225,9 @@ def sum_of_token(pairs, y, WIDTH: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.c
 # fmt: on
 
 
-@dataclass
-class Layer:
-    """Weights [E, N, depth] of all experts, gate rows before up rows; scales with FP8 alone."""
-
-    gate_up: "torch.Tensor"
-    down: "torch.Tensor"
-    gate_up_scales: "torch.Tensor" = None
-    down_scales: "torch.Tensor" = None
-
-
-@dataclass
-class Route:
+class Route(NamedTuple):
     ids: "torch.Tensor"  # I32 [T, K], distinct in a token
     weights: "torch.Tensor"  # F32 [T, K]
-
-
-def quantise_blocks(w):
-    blocks = w.float().view(EXPERTS, w.shape[1] // GROUP, GROUP, w.shape[2] // GROUP, GROUP)
-    scales = blocks.abs().amax((2, 4)) / E4M3_MAX
-    values = (blocks / scales[:, :, None, :, None]).to(torch.float8_e4m3fn)
-    return values.view(w.shape), scales
-
-
-def random_layer(dtype):
-    def normal(rows, columns):
-        empty = torch.empty(EXPERTS, rows, columns, device=DEVICE, dtype=torch.bfloat16)
-        return empty.normal_(0.0, 0.02)
-
-    layer = Layer(normal(2 * INNER, HIDDEN), normal(HIDDEN, INNER))
-    if dtype == "fp8":
-        layer.gate_up, layer.gate_up_scales = quantise_blocks(layer.gate_up)
-        layer.down, layer.down_scales = quantise_blocks(layer.down)
-    return layer
 
 
 def random_route(routing, tokens, rng):
@@ -276,10 +236,26 @@ def random_route(routing, tokens, rng):
     if routing == "zipf":
         probability = 1.0 / (torch.randperm(EXPERTS, generator=rng) + 1.0)
     drawn = 1 if routing == "same" else tokens
-    gumbel = -torch.log(-torch.log(torch.rand(drawn, EXPERTS, generator=rng).clamp(1e-7, 1 - 1e-7)))
-    ids = (probability.log() + gumbel).topk(TOP_K).indices.int().expand(tokens, TOP_K)
+    uniform = torch.rand(drawn, EXPERTS, generator=rng).clamp(1e-7, 1 - 1e-7)
+    keys = probability.log() - torch.log(-torch.log(uniform))
+    ids = keys.topk(TOP_K).indices.int().expand(tokens, TOP_K).contiguous()
     weights = 0.05 + 0.2 * torch.rand(tokens, TOP_K, generator=rng)
-    return Route(ids.contiguous().to(DEVICE), weights.to(DEVICE))
+    return Route(ids.to(DEVICE), weights.to(DEVICE))
+
+
+def random_layer(dtype):
+    """(weights, scales) of gate_up [E, 2I, H], gate rows first, and of down [E, H, I]."""
+    layer = []
+    for rows, columns in ((2 * INNER, HIDDEN), (HIDDEN, INNER)):
+        w = torch.empty(EXPERTS, rows, columns, device=DEVICE, dtype=torch.bfloat16)
+        w.normal_(0.0, 0.02)
+        scales = None
+        if dtype == "fp8":
+            blocks = w.float().view(EXPERTS, rows // GROUP, GROUP, columns // GROUP, GROUP)
+            scales = blocks.abs().amax((2, 4)) / E4M3_MAX
+            w = (blocks / scales[:, :, None, :, None]).to(torch.float8_e4m3fn).view(w.shape)
+        layer.append((w, scales))
+    return layer
 
 
 def max_blocks(pairs, block_m):
@@ -288,25 +264,24 @@ def max_blocks(pairs, block_m):
 
 
 class TritonMoe:
-    """The fused layer over the kernels above; `tune` or `configs` comes before `run`."""
+    """The fused layer over the kernels above. `choose` comes first: it sets the two tiles."""
 
     def __init__(self, layers, routes, x, dtype):
-        self.layers, self.routes, self.x, self.dtype = layers, routes, x, dtype
+        self.layers, self.routes, self.x, self.fp8 = layers, routes, x, dtype == "fp8"
         self.tokens, self.pairs = x.shape[0], x.shape[0] * TOP_K
-        self.candidates = self.possible_candidates()
-        self.configs = None  # of gate_up and of down, with one block_m
+        most = max(int(route.ids.flatten().bincount().max()) for route in routes)
+        self.candidates = [c for c in CANDIDATES[dtype] if c.block_m < max(2 * most, 17)]
+        self.configs = self.candidates[:1] * 2  # of gate_up and down, with one block_m
 
         def empty(*shape, dtype=torch.bfloat16):
             return torch.empty(shape, dtype=dtype, device=DEVICE)
 
-        blocks = max(max_blocks(self.pairs, c.block_m) for c in self.candidates)
-        padded = max(max_blocks(self.pairs, c.block_m) * c.block_m for c in self.candidates)
-        self.lists = [
-            (empty(padded, dtype=torch.int32), empty(blocks, dtype=torch.int32),
-             empty(1, dtype=torch.int32)) for _ in layers
-        ]  # fmt: skip
-        operand = torch.float8_e4m3fn if dtype == "fp8" else torch.bfloat16
-        self.x_operand = empty(self.tokens, HIDDEN, dtype=operand) if dtype == "fp8" else x
+        blocks = [max_blocks(self.pairs, c.block_m) for c in self.candidates]
+        padded = max(count * c.block_m for count, c in zip(blocks, self.candidates))
+        sizes = (padded, max(blocks), 1)  # rows, block_expert, num_blocks
+        self.lists = [[empty(size, dtype=torch.int32) for size in sizes] for _ in layers]
+        operand = torch.float8_e4m3fn if self.fp8 else torch.bfloat16
+        self.x_operand = empty(self.tokens, HIDDEN, dtype=operand) if self.fp8 else x
         self.x_scales = empty(self.tokens, HIDDEN // GROUP, dtype=torch.float32)
         self.gate_up_out = empty(self.pairs, 2 * INNER)
         self.h = empty(self.pairs, INNER, dtype=operand)
@@ -314,16 +289,10 @@ class TritonMoe:
         self.down_out = empty(self.pairs, HIDDEN)
         self.y = empty(self.tokens, HIDDEN)
 
-    def possible_candidates(self):
-        most = max(int(route.ids.flatten().bincount().max()) for route in self.routes)
-        small = min(c.block_m for c in CANDIDATES[self.dtype])
-        return [c for c in CANDIDATES[self.dtype] if c.block_m == small or c.block_m < 2 * most]
-
-    def sort(self, i, block_m):
+    def sort(self, i):
+        ids, block_m = self.routes[i].ids, self.configs[0].block_m
         pairs = triton.next_power_of_2(max(self.pairs, 64))
-        sort_pairs[(EXPERTS,)](
-            self.routes[i].ids, *self.lists[i], self.pairs, block_m, pairs, EXPERTS, MAX_BLOCK_M=128
-        )
+        sort_pairs[(EXPERTS,)](ids, *self.lists[i], self.pairs, block_m, pairs, EXPERTS, 128)
 
     def row_pass(self, src, dst, scales, silu, quantise):
         rows, width = dst.shape
@@ -331,70 +300,61 @@ class TritonMoe:
         row_pass[(rows,)](src, dst, scales, width, groups, GROUP, silu, quantise, E4M3_MAX)
 
     def gemm(self, i, down, config, compile_only=False):
-        layer, route = self.layers[i], self.routes[i]
         if down:
-            operands = (self.h, self.h_scales, layer.down, layer.down_scales, self.down_out)
+            x, x_scales, out = self.h, self.h_scales, self.down_out
         else:
-            x = (self.x_operand, self.x_scales)
-            operands = (*x, layer.gate_up, layer.gate_up_scales, self.gate_up_out)
-        _, n, depth = operands[2].shape
+            x, x_scales, out = self.x_operand, self.x_scales, self.gate_up_out
+        w, w_scales = self.layers[i][down]
+        _, n, depth = w.shape
+        tile = (config.block_m, config.block_n, config.block_k, config.swap)
         grouped_gemm.run(
-            *operands, *self.lists[i], route.weights, n, depth, 1 if down else TOP_K, down,
-            self.dtype == "fp8", GROUP, config.block_m, config.block_n, config.block_k, config.swap,
+            *(x, x_scales, w, w_scales, out, *self.lists[i], self.routes[i].weights),
+            *(n, depth, 1 if down else TOP_K, down, self.fp8, GROUP, *tile),
             grid=(n // config.block_n, max_blocks(self.pairs, config.block_m)),
-            num_warps=config.warps, num_stages=config.stages, warmup=compile_only,
-        )  # fmt: skip
+            num_warps=config.warps,
+            num_stages=config.stages,
+            warmup=compile_only,
+        )
 
-    def compile(self):
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = [(c, down) for c in self.candidates for down in (False, True)]
-            list(pool.map(lambda job: self.gemm(0, job[1], job[0], compile_only=True), jobs))
-
-    def tune(self, verbose):
-        """The fastest pair of configurations with the same block_m, the GEMMs timed one by one."""
-        self.run(0, self.candidates[:1] * 2)  # fills the operands of the GEMMs timed below
-        best = None
-        for block_m in sorted({c.block_m for c in self.candidates}):
-            chosen = []
-            self.sort_all(block_m)
-            configs = [c for c in self.candidates if c.block_m == block_m]
-            for down in (False, True):
-                timed = []
-                for config in configs:
-                    us = layer_us(lambda i: self.gemm(i, down, config), len(self.layers), 5)
-                    timed.append((us, config))
-                    if verbose:
-                        print(f"  {'down' if down else 'gate_up':8s} {config!s:18s} {us:8.2f} us")
-                chosen.append(min(timed, key=lambda t: t[0]))
-            total = chosen[0][0] + chosen[1][0]
-            if best is None or total < best:
-                best, self.configs = total, [config for _, config in chosen]
-
-    def run(self, i, configs=None):
-        gate_up, down = configs or self.configs
-        fp8 = self.dtype == "fp8"
-        self.sort(i, gate_up.block_m)
-        if fp8:
+    def run(self, i):
+        self.sort(i)
+        if self.fp8:
             self.row_pass(self.x, self.x_operand, self.x_scales, silu=False, quantise=True)
-        self.gemm(i, False, gate_up)
-        self.row_pass(self.gate_up_out, self.h, self.h_scales, silu=True, quantise=fp8)
-        self.gemm(i, True, down)
+        self.gemm(i, False, self.configs[0])
+        self.row_pass(self.gate_up_out, self.h, self.h_scales, silu=True, quantise=self.fp8)
+        self.gemm(i, True, self.configs[1])
         sum_of_token[(self.tokens, HIDDEN // 512)](self.down_out, self.y, HIDDEN, TOP_K, 512)
         return self.y
 
-    def sort_all(self, block_m):
-        for i in range(len(self.layers)):
-            self.sort(i, block_m)
+    def choose(self, verbose):
+        """The fastest tiles of equal block_m, the two GEMMs timed one by one."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = [(0, down, c, True) for c in self.candidates for down in (False, True)]
+            list(pool.map(lambda job: self.gemm(*job), jobs))
+        self.run(0)  # the operands of what is timed below
+        fastest = []
+        for block_m in sorted({c.block_m for c in self.candidates}):
+            configs = [c for c in self.candidates if c.block_m == block_m]
+            self.configs = configs[:1] * 2
+            self.prepare_gemms()
+            best = []
+            for down in (False, True):
+                timed = []
+                for c in configs:
+                    timed.append((layer_us(lambda i: self.gemm(i, down, c), len(self.layers), 5), c))
+                    if verbose:
+                        print(f"  {'down' if down else 'gate_up':8s} {c!s:18s} {timed[-1][0]:8.2f}")
+                best.append(min(timed))
+            fastest.append((best[0][0] + best[1][0], [best[0][1], best[1][1]]))
+        self.configs = min(fastest)[1]
 
     def prepare_gemms(self):
-        self.sort_all(self.configs[0].block_m)
+        for i in range(len(self.layers)):
+            self.sort(i)
 
     def run_gemms(self, i):
         self.gemm(i, False, self.configs[0])
         self.gemm(i, True, self.configs[1])
-
-    def config_text(self):
-        return f"{self.configs[0]} {self.configs[1]}"
 
 
 class GroupedMmMoe:
@@ -403,6 +363,7 @@ class GroupedMmMoe:
     def __init__(self, layers, routes, x):
         self.layers, self.routes, self.x = layers, routes, x
         self.expert_ids = torch.arange(EXPERTS, dtype=torch.int32, device=DEVICE)
+        self.configs = []
 
     def gathered(self, i):
         sorted_ids, order = self.routes[i].ids.view(-1).sort()
@@ -410,12 +371,12 @@ class GroupedMmMoe:
         return self.x[order // TOP_K], order, ends
 
     def run(self, i):
-        layer = self.layers[i]
+        (gate_up, _), (down, _) = self.layers[i]
         x, order, ends = self.gathered(i)
-        gate, up = torch._grouped_mm(x, layer.gate_up.mT, offs=ends).chunk(2, dim=1)
+        gate, up = torch._grouped_mm(x, gate_up.mT, offs=ends).chunk(2, dim=1)
         h = F.silu(gate).mul_(up).mul_(self.routes[i].weights.view(-1, 1)[order])
-        down = torch._grouped_mm(h, layer.down.mT, offs=ends)
-        pairs = torch.empty_like(down).index_copy_(0, order, down)
+        terms = torch._grouped_mm(h, down.mT, offs=ends)
+        pairs = torch.empty_like(terms).index_copy_(0, order, terms)
         return pairs.view(-1, TOP_K, HIDDEN).sum(1)
 
     def prepare_gemms(self):
@@ -423,12 +384,10 @@ class GroupedMmMoe:
         self.h = torch.randn(self.x.shape[0] * TOP_K, INNER, device=DEVICE, dtype=torch.bfloat16)
 
     def run_gemms(self, i):
+        (gate_up, _), (down, _) = self.layers[i]
         x, _, ends = self.prepared[i]
-        torch._grouped_mm(x, self.layers[i].gate_up.mT, offs=ends)
-        torch._grouped_mm(self.h, self.layers[i].down.mT, offs=ends)
-
-    def config_text(self):
-        return ""
+        torch._grouped_mm(x, gate_up.mT, offs=ends)
+        torch._grouped_mm(self.h, down.mT, offs=ends)
 
 
 def layer_us(run, num_layers, replays):
@@ -443,68 +402,63 @@ def layer_us(run, num_layers, replays):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         all_layers()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * replays)]
     for _ in range(3):
         graph.replay()
-    for begin, end in zip(events[::2], events[1::2]):
-        begin.record()
+    events = []
+    for _ in range(replays):
+        events.append([torch.cuda.Event(enable_timing=True) for _ in range(2)])
+        events[-1][0].record()
         graph.replay()
-        end.record()
+        events[-1][1].record()
     torch.cuda.synchronize()
-    ms = [begin.elapsed_time(end) for begin, end in zip(events[::2], events[1::2])]
-    return statistics.median(ms) * 1e3 / num_layers
-
-
-def expert_weights(w, scales, expert):
-    if scales is None:
-        return w[expert].float()
-    wide = scales[expert].repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
-    return w[expert].float() * wide
+    ms = statistics.median(begin.elapsed_time(end) for begin, end in events)
+    return ms * 1e3 / num_layers
 
 
 def relative_error(moe):
     """Of layer 0 against FP32, on four tokens spread over the batch (all of them, if fewer)."""
-    layer, route = moe.layers[0], moe.routes[0]
-    tokens = moe.x.shape[0]
-    chosen = sorted({t * (tokens - 1) // 3 for t in range(4)})
-    y = moe.run(0)
-    want = torch.zeros(len(chosen), HIDDEN, device=DEVICE)
-    for row, t in enumerate(chosen):
-        for expert, weight in zip(route.ids[t].tolist(), route.weights[t].tolist()):
-            product = expert_weights(layer.gate_up, layer.gate_up_scales, expert) @ moe.x[t].float()
-            gate, up = product.chunk(2)
-            down = expert_weights(layer.down, layer.down_scales, expert)
-            want[row] += weight * (down @ (F.silu(gate) * up))
-    return float((y[chosen].float() - want).norm() / want.norm())
+
+    def expert_weights(w, scales, expert):
+        if scales is None:
+            return w[expert].float()
+        wide = scales[expert].repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
+        return w[expert].float() * wide
+
+    gate_up, down = moe.layers[0]
+    tokens = sorted({t * (moe.x.shape[0] - 1) // 3 for t in range(4)})
+    want = torch.zeros(len(tokens), HIDDEN, device=DEVICE)
+    for y, t in zip(want, tokens):
+        route = zip(moe.routes[0].ids[t].tolist(), moe.routes[0].weights[t].tolist())
+        for expert, weight in route:
+            gate, up = (expert_weights(*gate_up, expert) @ moe.x[t].float()).chunk(2)
+            y += weight * (expert_weights(*down, expert) @ (F.silu(gate) * up))
+    return float((moe.run(0)[tokens].float() - want).norm() / want.norm())
 
 
 def measure(peer, dtype, routing, tokens, layers, options):
+    """One row, and its line of the table."""
     rng = torch.Generator().manual_seed(SEED)
     routes = [random_route(routing, tokens, rng) for _ in layers]
     x = torch.randn(tokens, HIDDEN, generator=rng).to(DEVICE, torch.bfloat16)
     if peer == "triton":
         moe = TritonMoe(layers, routes, x, dtype)
-        moe.compile()
-        moe.tune(options.verbose)
+        moe.choose(options.verbose)
         moe.y.fill_(float("nan"))
     else:
         moe = GroupedMmMoe(layers, routes, x)
+    config = " ".join(str(c) for c in moe.configs)
     error = relative_error(moe)
     if not error < ERROR_LIMIT[dtype]:
         sys.exit(
-            f"moe_peers.py: {peer} {dtype} {routing} {tokens} tokens {moe.config_text()}: relative "
-            f"error {error:.2e}, wanted under {ERROR_LIMIT[dtype]:.0e}; not reported"
+            f"moe_peers.py: {peer} {dtype} {routing} {tokens} tokens {config}: relative error "
+            f"{error:.2e}, wanted under {ERROR_LIMIT[dtype]:.0e}; not reported"
         )
     us = layer_us(moe.run, len(layers), options.replays)
     moe.prepare_gemms()
     gemm_us = layer_us(moe.run_gemms, len(layers), options.replays)
-    distinct = sum(route.ids.unique().numel() for route in routes) / len(routes)
-    config = moe.config_text()
-    print(
-        f"{peer:10s} {dtype:5s} {routing:8s} {tokens:6d} {distinct:8.1f} {us:9.2f} {gemm_us:9.2f} "
-        f"{error:9.1e}  {config}",
-        flush=True,
-    )
+    experts = sum(route.ids.unique().numel() for route in routes) / len(routes)
+    line = f"{peer:10s} {dtype:5s} {routing:8s} {tokens:6d} {experts:8.1f} {us:9.2f} {gemm_us:9.2f}"
+    print(f"{line} {error:9.1e}  {config}", flush=True)
     row = {"peer": peer, "dtype": dtype, "routing": routing, "batch": tokens}
     return row | {"us": round(us, 3), "gemm_us": round(gemm_us, 3), "config": config}
 
@@ -512,15 +466,14 @@ def measure(peer, dtype, routing, tokens, layers, options):
 def main(options):
     if not torch.cuda.is_available():
         sys.exit("moe_peers.py: no CUDA device here, and it measures on one")
+    gpu = torch.cuda.get_device_name()
     if torch.cuda.get_device_capability() < (9, 0):
-        name = torch.cuda.get_device_name()
-        sys.exit(f"moe_peers.py: {name} is too old: wanted compute capability 9.0 (Hopper)")
+        sys.exit(f"moe_peers.py: {gpu} is too old, wanted compute capability 9.0 (Hopper)")
     print(
-        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton {triton.__version__}; "
-        f"H {HIDDEN}, I {INNER}, E {EXPERTS}, K {TOP_K}; {options.layers} layers in rotation, "
-        f"median of {options.replays} graph replays\n"
-        "peer       dtype routing  tokens  experts        us     GEMMs     error  "
-        "gate_up and down tiles (pairs x outputs x depth / warps, stages, t: transposed)"
+        f"{gpu}, PyTorch {torch.__version__}, Triton {triton.__version__}; H {HIDDEN}, I {INNER}, "
+        f"E {EXPERTS}, K {TOP_K}; {options.layers} layers in rotation, median of {options.replays} "
+        "graph replays\npeer       dtype routing  tokens  experts        us     GEMMs     error  "
+        "tiles of gate_up and down: pairs x outputs x depth / warps, stages, t if transposed"
     )
     torch.manual_seed(SEED)
     layers = {d: [random_layer(d) for _ in range(options.layers)] for d in options.dtypes}
@@ -528,23 +481,15 @@ def main(options):
     for routing in options.routings:
         for dtype in options.dtypes:
             for peer in options.peers:
-                if peer == "grouped_mm" and dtype != "bf16":
-                    continue
-                prefill = options.tokens if peer == "grouped_mm" else []
-                for tokens in options.batches + prefill:
+                batches = options.batches
+                if peer == "grouped_mm":
+                    batches = batches + options.tokens if dtype == "bf16" else []
+                for tokens in batches:
                     rows.append(measure(peer, dtype, routing, tokens, layers[dtype], options))
     if options.json:
-        shape = {"hidden_size": HIDDEN, "intermediate_size": INNER}
-        result = {
-            "gpu": torch.cuda.get_device_name(),
-            "shape": shape | {"num_experts": EXPERTS, "top_k": TOP_K},
-            "layers": options.layers,
-            "replays": options.replays,
-            "rows": rows,
-        }
+        result = {"gpu": gpu, "layers": options.layers, "replays": options.replays, "rows": rows}
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
-            file.write("\n")
 
 
 if __name__ == "__main__":

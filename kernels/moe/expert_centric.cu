@@ -1,6 +1,6 @@
-// expert_centric: prepare (grid T / 4, block 128), place (grid P / 2048, block 512), gate_up and down
-// (grid one CTA an SM, block 384: a CTA produces 128 weight rows times up to 256 pairs of an expert at
-// a time), combine (grid (H / 512, T), block 128).
+// expert_centric: prepare (grid T / 4, block 128), place (grid P / 2048, block 512), gate_up and
+// down (grid one CTA an SM, block 384: a CTA produces 128 weight rows times up to 256 pairs of an
+// expert at a time), combine (grid (H / 512, T), block 128).
 #include "kernels/moe/expert_centric.h"
 
 #include <cuda_fp16.h>

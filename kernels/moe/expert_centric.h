@@ -4,13 +4,13 @@
 //   y[t]  = sum over k, in order, of topk_weights[t, k] * down_e h[p]
 // The same numbers as warp_decode (warp_decode.h) from the same tiles, in another order of sums.
 // Pairs are sorted by expert on the device, so an expert's pairs are neighbours in h. Six nodes: a
-// memset, prepare (x to F16, ranks), place (positions, token blocks), gate_up, down, combine. No host
-// synchronisation, no allocation, no float atomics; can be captured into a graph.
+// memset, prepare (x to F16, ranks), place (positions, token blocks), gate_up, down, combine. No
+// host synchronisation, no allocation, no float atomics; can be captured into a graph.
 //
-// Numbers: F16 x (divided by a power of two per token) and h (stored times 2^-6), exact F16 weights,
-// F32 sums in the order of the columns, y rounded once. A token's bits depend on its own row alone:
-// how tokens are grouped changes which column of a tensor-core tile they are, not their sums.
-// Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
+// Numbers: F16 x (divided by a power of two per token) and h (stored times 2^-6), exact F16
+// weights, F32 sums in the order of the columns, y rounded once. A token's bits depend on its own
+// row alone: how tokens are grouped changes which column of a tensor-core tile they are, not their
+// sums. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
 //
 // A pair whose expert id is outside [0, E) contributes nothing. sm_90a runs wgmma; other targets
 // mma.sync through the same pipeline. Thread: any, one stream; the workspace serves one call at a

@@ -1,8 +1,8 @@
 // expert_centric_gemm: what gate_up and down of the expert-centric path are both made of. A
-// persistent CTA walks work items: 128 weight rows (8 records) of an expert times a block of at most
-// 256 of its pairs. Roles by warpgroup:
-//   0      loads: weights by bulk copies, the pairs' rows of activations by gathering 16-byte copies,
-//          64 columns a stage, into a ring in shared memory. It runs ahead across items.
+// persistent CTA walks work items: 128 weight rows (8 records) of an expert times a block of at
+// most 256 of its pairs. Roles by warpgroup:
+//   0      loads: weights by bulk copies, the pairs' rows of activations by gathering 16-byte
+//          copies, 64 columns a stage, into a ring in shared memory. It runs ahead across items.
 //   1, 2   multiply: 64 rows each, a record a warp, and hand the sums to the Op.
 // Weights are M of the tensor core, pairs its N (a multiple of 32 chosen by the block's size), and
 // weights go through registers, where FP8 becomes F16. Internal to kernels/moe/*.cu.

@@ -80,8 +80,8 @@ struct GemmItem {
   int record;  // of the expert, the first of kItemRecords
 };
 
-// Items of an expert follow each other, and those that share weights are next to each other, so that
-// CTAs running at once find weights and activations in L2.
+// Items of an expert follow each other, and those that share weights are next to each other, so
+// that CTAs running at once find weights and activations in L2.
 __device__ __forceinline__ GemmItem item_at(const GemmParams& p, int index, int row_groups) {
   const TokenBlock any = p.blocks[index / row_groups];
   const int local = index - any.head * row_groups;

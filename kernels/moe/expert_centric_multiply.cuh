@@ -1,7 +1,7 @@
 // One warpgroup's share of a work item of expert_centric_gemm.cuh: 64 weight rows times the item's
-// pairs, over all columns. Weights go from the stage through registers, where FP8 becomes F16; while
-// the tensor core works on one block of 32 columns, the next is read and converted.
-// Internal to kernels/moe/*.cu.
+// pairs, over all columns. Weights go from the stage through registers, where FP8 becomes F16;
+// while the tensor core works on one block of 32 columns, the next is read and converted. Internal
+// to kernels/moe/*.cu.
 #pragma once
 
 #include "kernels/moe/expert_centric_items.cuh"

@@ -1,7 +1,7 @@
 // The kernels of expert_centric around its two GEMMs, and the workspace: prepare (a warp makes one
-// token's F16 row and the ranks of its pairs), place (a CTA gives its pairs their sorted positions; the
-// first lists the token blocks), combine (a thread sums the K terms of four outputs in k order).
-// Internal to expert_centric.cu.
+// token's F16 row and the ranks of its pairs), place (a CTA gives its pairs their sorted positions;
+// the first lists the token blocks), combine (a thread sums the K terms of four outputs in k
+// order). Internal to expert_centric.cu.
 #pragma once
 
 #include <cuda_bf16.h>
