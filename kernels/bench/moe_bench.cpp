@@ -11,6 +11,7 @@
 #include "kernels/bench/graph_timer.h"
 #include "kernels/bench/moe_oracle.h"
 #include "kernels/bench/random_experts.h"
+#include "kernels/moe/expert_centric.h"
 #include "kernels/moe/literal.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/warp_decode.h"
@@ -94,6 +95,7 @@ struct Layer {
 struct Batch {
   DeviceBuffer<uint16_t> x, x_tile, h, y;
   DeviceBuffer<float> x_scales, partials, h_f32;
+  DeviceBuffer<std::byte> expert_centric_workspace;
   int32_t tokens;
 
   Batch(const ExpertShape& s, int32_t num_tokens, uint64_t seed) : tokens(num_tokens) {
@@ -107,6 +109,8 @@ struct Batch {
     h_f32 = DeviceBuffer<float>(inner);
     partials = DeviceBuffer<float>(pairs * static_cast<size_t>(s.hidden_size));
     y = DeviceBuffer<uint16_t>(hidden);
+    expert_centric_workspace = DeviceBuffer<std::byte>(expert_centric_workspace_bytes(
+        {tokens, s.num_experts, s.top_k, s.hidden_size, s.intermediate_size}));
     fill_normal(x.data(), static_cast<int64_t>(hidden), seed + 1000, 1.0f, nullptr);
     convert_activations({x.data(), {x_tile.data(), x_scales.data()}, tokens, s.hidden_size},
                         nullptr);
@@ -183,6 +187,18 @@ void run_path(const std::string& path, const RandomExperts& experts, const Layer
                  .num_tokens = batch.tokens,
                  .top_k = top_k},
                 stream);
+  } else if (path == "expert_centric" || (path == "auto" && batch.tokens >= kExpertCentricFrom)) {
+    expert_centric_moe({.x = batch.x.data(),
+                        .topk_ids = layer.ids.data(),
+                        .topk_weights = layer.weights.data(),
+                        .gate_up = experts.gate_up_tiles,
+                        .down = experts.down_tiles,
+                        .workspace = batch.expert_centric_workspace.data(),
+                        .workspace_bytes = batch.expert_centric_workspace.size(),
+                        .y = batch.y.data(),
+                        .num_tokens = batch.tokens,
+                        .top_k = top_k},
+                       stream);
   } else {
     warp_decode(warp_decode_params(experts, layer, batch, top_k), stream);
   }
@@ -265,6 +281,7 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
         for (size_t i = 0; i < count; ++i) layers.emplace_back(o.shape, routing, tokens, rng);
         for (const std::string& path : o.paths) {
           if (path == "literal" && dtype == "fp8_block") continue;  // not among the published
+          if (path == "dedup" && tokens > kMaxWarpDecodeTokens) continue;
           MoeBenchRow row;
           row.path = path;
           row.dtype = dtype;
@@ -281,7 +298,7 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
           row.us = per_layer([&](size_t i, cudaStream_t s) {
             run_path(path, experts[i], layers[i], batch, o.shape.top_k, s);
           });
-          if (o.router && (path == "auto" || path == "dedup")) {
+          if (o.router && (path == "auto" || path == "dedup") && tokens < kExpertCentricFrom) {
             const Router router(o.shape, count, batch, o.seed);
             row.router_us = per_layer([&](size_t i, cudaStream_t s) {
                               router.run(i, layers[i], batch, s);
@@ -289,7 +306,7 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
                             }) -
                             row.us;
           }
-          if (o.parts && path != "literal") {
+          if (o.parts && (path == "auto" || path == "dedup") && tokens < kExpertCentricFrom) {
             const auto params = [&](size_t i) {
               return warp_decode_params(experts[i], layers[i], batch, o.shape.top_k);
             };

@@ -173,7 +173,7 @@ def grouped_gemm(
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SWAP: tl.constexpr,
 ):
-    """out[pair] = w[expert] x[pair / PAIRS_PER_ROW]; one program: a block of pairs, BLOCK_N outputs."""
+    """out[pair] = w[expert] x[pair / PAIRS_PER_ROW]; a program: BLOCK_N outputs of a pair block."""
     block = tl.program_id(1)
     if block >= tl.load(num_blocks):
         return
@@ -341,9 +341,10 @@ class TritonMoe:
             for down in (False, True):
                 timed = []
                 for c in configs:
-                    timed.append((layer_us(lambda i: self.gemm(i, down, c), len(self.layers), 5), c))
+                    us = layer_us(lambda i: self.gemm(i, down, c), len(self.layers), replays=5)
+                    timed.append((us, c))
                     if verbose:
-                        print(f"  {'down' if down else 'gate_up':8s} {c!s:18s} {timed[-1][0]:8.2f}")
+                        print(f"  {'down' if down else 'gate_up':8s} {c!s:18s} {us:8.2f} us")
                 best.append(min(timed))
             fastest.append((best[0][0] + best[1][0], [best[0][1], best[1][1]]))
         self.configs = min(fastest)[1]

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/dtype.h"
+#include "kernels/moe/expert_centric.h"
 
 namespace warproll::testing {
 namespace {
@@ -133,6 +134,25 @@ std::vector<float> run_warp_decode_f32(const Layer& layer, const Tokens& tokens)
   auto y = poisoned<float>(elements(layer, tokens));
   warp_decode_into(layer, tokens, nullptr, y.data());
   return y.to_host();
+}
+
+std::vector<uint16_t> run_expert_centric(const Layer& layer, const Tokens& tokens) {
+  const ExpertShape& s = layer.shape;
+  auto workspace = poisoned<std::byte>(expert_centric_workspace_bytes(
+      {tokens.count, s.num_experts, s.top_k, s.hidden_size, s.intermediate_size}));
+  return guarded(elements(layer, tokens), [&](uint16_t* y) {
+    expert_centric_moe({.x = tokens.x.data(),
+                        .topk_ids = tokens.ids.data(),
+                        .topk_weights = tokens.weights.data(),
+                        .gate_up = layer.experts.gate_up_tiles,
+                        .down = layer.experts.down_tiles,
+                        .workspace = workspace.data(),
+                        .workspace_bytes = workspace.size(),
+                        .y = y,
+                        .num_tokens = tokens.count,
+                        .top_k = s.top_k},
+                       nullptr);
+  });
 }
 
 std::vector<uint16_t> run_literal(const Layer& layer, const Tokens& tokens) {

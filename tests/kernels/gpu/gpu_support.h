@@ -47,6 +47,7 @@ struct Tokens {
 // output has canaries on both sides, and a canary that changed fails the test.
 std::vector<uint16_t> run_warp_decode(const Layer& layer, const Tokens& tokens);
 std::vector<float> run_warp_decode_f32(const Layer& layer, const Tokens& tokens);
+std::vector<uint16_t> run_expert_centric(const Layer& layer, const Tokens& tokens);
 std::vector<uint16_t> run_literal(const Layer& layer, const Tokens& tokens);
 
 std::vector<double> run_oracle(const Layer& layer, const Tokens& tokens,

@@ -70,6 +70,23 @@ TEST(MoeGpu, OddShapesAreRight) {
   }
 }
 
+TEST(MoeGpu, TheExpertCentricPathMeetsTheBoundToo) {
+  SKIP_WITHOUT_GPU();
+  for (const ExpertShape& shape : {ExpertShape{}, {96, 160, 5, 2}, {2880, 1440, 20, 4}}) {
+    for (const WeightFormat format : kFormats) {
+      const Layer layer(shape, format, 8);
+      for (const Routing routing : {Routing::kUniform, Routing::kSkewed}) {
+        for (const int32_t tokens : {1, 40, 513}) {
+          const Tokens t(shape, tokens, routing, 9);
+          expect_right(distance_to(run_expert_centric(layer, t), run_oracle(layer, t)),
+                       "expert centric, " + name_of(format) + ", H " +
+                           std::to_string(shape.hidden_size) + ", T " + std::to_string(tokens));
+        }
+      }
+    }
+  }
+}
+
 TEST(MoeGpu, IsNearerThanPathsThatRoundTheIntermediate) {
   SKIP_WITHOUT_GPU();
   for (const WeightFormat format : kFormats) {
