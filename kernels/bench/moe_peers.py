@@ -63,6 +63,7 @@ def parse_options():
     add("--replays", count, 31, "timed graph replays")
     add("--tokens", counts, "512,2048,8192", "prefill tokens, for grouped_mm; '' for none")
     parser.add_argument("--json", metavar="FILE", help="write the rows there too")
+    parser.add_argument("--join", metavar="FILE", help="bench moe's JSON: give its rows peer_us")
     parser.add_argument("--verbose", action="store_true", help="print every candidate's time")
     options = parser.parse_args()
     if "triton" in options.peers and max(options.batches, default=0) > MAX_TRITON_TOKENS:
@@ -464,6 +465,21 @@ def measure(peer, dtype, routing, tokens, layers, options):
     return row | {"us": round(us, 3), "gemm_us": round(gemm_us, 3), "config": config}
 
 
+def join(path, rows):
+    """Our rows in `path` get peer and peer_us: the fastest peer of their dtype, routing, batch."""
+    with open(path, encoding="utf-8") as file:
+        ours = json.load(file)
+    for row in ours["rows"]:
+        dtype = "bf16" if row["dtype"] == "bf16" else "fp8"
+        key = (dtype, row["routing"], row["batch"])
+        peers = [r for r in rows if (r["dtype"], r["routing"], r["batch"]) == key]
+        if peers:
+            best = min(peers, key=lambda r: r["us"])
+            row |= {"peer": best["peer"], "peer_us": best["us"]}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(ours, file, indent=1)
+
+
 def main(options):
     if not torch.cuda.is_available():
         sys.exit("moe_peers.py: no CUDA device here, and it measures on one")
@@ -491,6 +507,8 @@ def main(options):
         result = {"gpu": gpu, "layers": options.layers, "replays": options.replays, "rows": rows}
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
+    if options.join:
+        join(options.join, rows)
 
 
 if __name__ == "__main__":
