@@ -9,7 +9,7 @@ import harness
 
 COMMANDS = ["", "worker", "trainer", "generate", "replay", "log", "log ls", "log show", "log stats", "log verify",
             "log export", "log repair", "checkpoint", "checkpoint inspect", "checkpoint verify",
-            "checkpoint quantize", "checkpoint diff", "bench", "bench decode", "config", "config check",
+            "checkpoint quantize", "checkpoint diff", "bench", "bench decode", "bench moe", "config", "config check",
             "config show", "keygen", "doctor"]
 
 
@@ -237,6 +237,10 @@ class RunningWorker(harness.Case):
         rows = json.loads(done.stdout)
         self.assertEqual([row["batch"] for row in rows], [1, 4])
         self.assertTrue(all(row["tokens_per_s"] > 0 for row in rows))
+
+    def test_bench_moe_without_a_gpu_says_so(self):
+        done = self.run_command("bench", "moe", code=5)
+        self.assertIn("built without CUDA", done.stderr)
 
 
 if __name__ == "__main__":
