@@ -2,19 +2,21 @@
 // `auto` takes for decode batches.
 //   h[p]  = silu(gate_e x[t]) * (up_e x[t])          for every pair p = (t, k), e = its expert
 //   y[t]  = sum over k, in order, of weight[p] * down_e h[p]
-// A warp owns eight neurons (gate_up) or sixteen outputs (down) of one expert, streams their weight
-// rows from device memory once, and multiplies them with every token routed to the expert: weight
-// rows are the M of mma.m16n8k16, tokens its N. Weights arrive by bulk copies into the warp's own
-// ring in shared memory, so the bytes in flight do not depend on what the warp computes.
-// Two kernels, programmatic dependent launch: down fills its rings while gate_up ends. No host
-// synchronisation, no allocation, no atomics on results, no waiting for CTAs outside the own cluster.
+// Weight rows are the M of mma.m16n8k16, the tokens routed to their expert its N: a row is read from
+// device memory once for all of them. Persistent CTAs stream rows through shared memory by bulk
+// copies, so the bytes in flight do not depend on what the warps compute (expert_stream.cuh).
+// Three kernels, programmatic dependent launch: gate_up writes h, down a partial sum for every pair,
+// combine adds the K of a token. One or two tokens of the reference shape: gate_up and down_small,
+// which adds them itself and has its weights on the way while gate_up ends; the same bits.
+// No host synchronisation, no allocation, no float atomics, no waiting for other CTAs; can be captured.
 //
 // Numbers: x in F16 (exact for BF16), h as a sum of two F16 (22 bits; stored times 2^-6), exact F16
-// weights (tiles.h), F32 sums in an order that columns alone decide, y rounded once. One F16 for h
-// would do for the mean, but one element in 300,000 missed the bound. A token's bits depend on nothing but its own row: this
-// is batch-invariant for every T. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
+// weights (tiles.h), F32 sums in an order that columns alone decide, y rounded once. A token's bits
+// depend on nothing but its own row: batch-invariant for every T.
+// Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
 //
-// Both kernels wait for the previous kernel before they read anything but weights.
+// Every kernel waits for the one before it before it reads anything that one may have written; down
+// reads the lists before, which are older. A pair without an expert (expert_lists.h) adds nothing.
 // Thread: any, one stream. Errors: std::invalid_argument (shapes), CudaError.
 #pragma once
 
@@ -56,7 +58,7 @@ struct WarpDecodeParams {
 };
 inline constexpr int32_t kMaxWarpDecodeTokens = 1024;
 void warp_decode(const WarpDecodeParams& params, cudaStream_t stream);
-// Its two kernels by themselves, for benches: gate_up writes h, down reads it.
+// Its two halves by themselves, for benches: gate_up writes h, down reads it and writes y.
 void warp_decode_gate_up(const WarpDecodeParams& params, cudaStream_t stream);
 void warp_decode_down(const WarpDecodeParams& params, cudaStream_t stream);
 
