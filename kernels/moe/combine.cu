@@ -9,7 +9,17 @@ namespace warproll::moe {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kCols = 4;  // a thread
+constexpr int kCols = 4;   // a thread
+constexpr int kAhead = 8;  // partials under way at once
+
+// Where it stands, whatever becomes of the value.
+__device__ __forceinline__ float4 load_now(const float* from) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from));
+  return v;
+}
 
 struct CombineParams {
   const float* partials;      // [T * K, H]
@@ -20,7 +30,7 @@ struct CombineParams {
   int top_k, hidden_size;
 };
 
-__global__ void __launch_bounds__(kThreads) combine_kernel(CombineParams p) {
+__global__ void __launch_bounds__(kThreads, 1) combine_kernel(CombineParams p) {
   const int col = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * kCols;
   const int token = static_cast<int>(blockIdx.y);
   ptx::wait_for_previous_kernel();
@@ -30,13 +40,22 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineParams p) {
   const float* weights = p.pair_weights + static_cast<int64_t>(token) * p.top_k;
   const float* at = p.partials + static_cast<int64_t>(token) * p.top_k * p.hidden_size + col;
   float4 sum = {};
-#pragma unroll 8
-  for (int k = 0; k < p.top_k; ++k, at += p.hidden_size) {
-    const float weight = weights[k];
-    const float4 v = *reinterpret_cast<const float4*>(at);
-    if (weight != 0.0f) {
-      sum = make_float4(fmaf(weight, v.x, sum.x), fmaf(weight, v.y, sum.y),
-                        fmaf(weight, v.z, sum.z), fmaf(weight, v.w, sum.w));
+  for (int k0 = 0; k0 < p.top_k; k0 += kAhead) {
+    // All loads first. Left to itself the compiler loads behind a test of the weight, one by one.
+    float4 v[kAhead];
+    float weight[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int k = min(k0 + i, p.top_k - 1);
+      weight[i] = k0 + i < p.top_k ? weights[k] : 0.0f;
+      v[i] = load_now(at + static_cast<int64_t>(k) * p.hidden_size);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (weight[i] != 0.0f) {
+        sum = make_float4(fmaf(weight[i], v[i].x, sum.x), fmaf(weight[i], v[i].y, sum.y),
+                          fmaf(weight[i], v[i].z, sum.z), fmaf(weight[i], v[i].w, sum.w));
+      }
     }
   }
   constexpr float kUp = 1.0f / kHiddenScale;
