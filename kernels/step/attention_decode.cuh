@@ -1,0 +1,286 @@
+// Sequences of one new token. The CTAs share the units of all (sequence, KV head) evenly, each a
+// run of consecutive units: a run that is the whole context of a pair ends in `out`, the units of
+// the others in Partials. Four warps: of a chunk's scores each computes 16 positions, of its values
+// a quarter of the dimensions; between the two every warp has all scores and does the same softmax.
+// Internal to kernels/step/attention.cu.
+#pragma once
+
+#include "kernels/step/attention_cache.cuh"
+
+namespace warproll::attention {
+
+// The chunks of a CTA's units, in order.
+struct Walk {
+  const int* last;  // shared, [B]: last position, or -1: not one new token
+  int num_kv_heads, unit_tokens, units_left;
+  int sequence, kv_head;
+  int first_unit;  // number of the pair's unit 0
+  int pair_units;
+  int position, end;  // of the chunk, of the run in this pair
+  bool whole;         // the run is all of the pair
+  bool done;
+
+  __device__ __forceinline__ void enter(int unit) {
+    pair_units = last[sequence] / unit_tokens + 1;
+    const int count = min(units_left, pair_units - unit);
+    whole = count == pair_units;
+    position = unit * unit_tokens;
+    end = min(last[sequence] + 1, (unit + count) * unit_tokens);
+    units_left -= count;
+  }
+  __device__ __forceinline__ void next() {
+    position += kChunk;
+    if (position < end) return;
+    if (units_left == 0) {
+      done = true;
+      return;
+    }
+    first_unit += pair_units;
+    if (++kv_head == num_kv_heads) {
+      kv_head = 0;
+      do ++sequence;
+      while (last[sequence] < 0);
+    }
+    enter(0);
+  }
+};
+
+__device__ __forceinline__ void read_lasts(const Params& p, int* last) {
+  for (int b = static_cast<int>(threadIdx.x); b < p.op.num_sequences; b += kThreads) {
+    if (p.one_token_each) {
+      last[b] = p.op.positions[b];
+    } else {
+      last[b] = query_tokens(p.op, b) == 1 ? p.op.positions[p.op.cu_seqlens_q[b]] : -1;
+    }
+  }
+  __syncthreads();
+}
+
+__device__ __forceinline__ int count_units(const Params& p, const int* last, int unit_tokens) {
+  int sum = 0;
+  for (int b = static_cast<int>(threadIdx.x) % 32; b < p.op.num_sequences; b += 32) {
+    if (last[b] >= 0) sum += last[b] / unit_tokens + 1;
+  }
+  return __reduce_add_sync(~0u, sum) * p.op.num_kv_heads;
+}
+
+__device__ __forceinline__ Walk start_walk(const Params& p, const int* last) {
+  Walk w = {};
+  w.last = last;
+  w.num_kv_heads = p.op.num_kv_heads;
+  w.unit_tokens = kSplit;
+  w.done = true;
+  int total = count_units(p, last, kSplit);
+  if (total > kMaxSplitUnits) {
+    w.unit_tokens = kGroup;
+    total = count_units(p, last, kGroup);
+  }
+  const int quota = (total + p.decode_ctas - 1) / p.decode_ctas;
+  const int first = static_cast<int>(blockIdx.x) * quota;
+  w.units_left = min(quota, total - first);
+  if (w.units_left <= 0) return w;
+  const auto pair_units = [&](int b) { return last[b] < 0 ? 0 : last[b] / w.unit_tokens + 1; };
+  const Found found = find_item(first, p.op.num_sequences,
+                                [&](int b) { return pair_units(b) * p.op.num_kv_heads; });
+  const int units = pair_units(found.index);
+  w.sequence = found.index;
+  w.kv_head = (first - found.before) / units;
+  w.first_unit = found.before + w.kv_head * units;
+  w.done = false;
+  w.enter(first - w.first_unit);
+  return w;
+}
+
+template <int kD, bool kHigh>
+struct DecodeShared {
+  static constexpr int kStages = 384 / kD;          // 96 KB
+  static constexpr int kScoresStride = kChunk + 8;  // float2 of four rows in different banks
+  static constexpr int kScoresOffset = kStages * Stage<kD>::kBytes;
+  static constexpr int kLastOffset =
+      kScoresOffset + (kHigh ? 16 : 8) * kScoresStride * static_cast<int>(sizeof(float));
+  static constexpr int bytes(int num_sequences) { return kLastOffset + num_sequences * 4; }
+};
+
+template <int kD, bool kHigh>
+class Decoder {
+ public:
+  __device__ __forceinline__ Decoder(const Params& p, std::byte* memory)
+      : p_(p),
+        stages_(ptx::shared_address(memory)),
+        scores_(reinterpret_cast<float*>(memory + Shared::kScoresOffset)),
+        last_(reinterpret_cast<int*>(memory + Shared::kLastOffset)) {}
+
+  __device__ __forceinline__ void run() {
+    if (!p_.op.indices_are_older) ptx::wait_for_previous_kernel();
+    read_lasts(p_, last_);
+    loads_ = start_walk(p_, last_);
+    now_ = loads_;
+    if (!loads_.done) find_next();
+    if (p_.op.indices_are_older) ptx::wait_for_previous_kernel();
+    if (now_.done) return;
+    for (int i = 0; i < Shared::kStages - 1; ++i) load(i);
+    enter_pair();
+    part_.reset();
+    int stage = 0;
+    while (!now_.done) {
+      ptx::cp_async_wait<Shared::kStages - 2>();
+      __syncthreads();  // this stage is there, and everyone is through with the one before
+      load(stage == 0 ? Shared::kStages - 1 : stage - 1);
+      chunk(stages_ + static_cast<uint32_t>(stage * Stage<kD>::kBytes));
+      finish_chunk();
+      if (++stage == Shared::kStages) stage = 0;
+    }
+  }
+
+ private:
+  using Shared = DecodeShared<kD, kHigh>;
+  static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
+  using LaneSums = Sums<kTiles>;
+
+  __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ int token() const {
+    return p_.one_token_each ? now_.sequence : p_.op.cu_seqlens_q[now_.sequence];
+  }
+  __device__ __forceinline__ int64_t head_row(int head_in_group) const {
+    const int64_t head =
+        static_cast<int64_t>(token_) * p_.op.num_heads + now_.kv_head * p_.group + head_in_group;
+    return head * p_.op.head_dim;
+  }
+
+  __device__ __forceinline__ void find_next() {
+    slots_ = find_slots(p_.op, loads_.sequence, loads_.position, last_[loads_.sequence]);
+  }
+  // The next chunk goes to `stage`; a group of copies, empty at the end.
+  __device__ __forceinline__ void load(int stage) {
+    if (!loads_.done) {
+      Stage<kD>::load(p_.op, stages_ + static_cast<uint32_t>(stage * Stage<kD>::kBytes), slots_,
+                      loads_.kv_head);
+      loads_.next();
+      if (!loads_.done) find_next();
+    }
+    ptx::cp_async_commit();
+  }
+
+  __device__ __forceinline__ void enter_pair() {
+    token_ = token();
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const int row = lane() / 4 + 8 * h;
+      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kD / 8; ++i) {
+        const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
+        q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
+      }
+    }
+    group_.reset();
+    total_.reset();
+    if (threadIdx.x == 0 && now_.position == 0 && p_.partials.places != nullptr) {
+      p_.partials.places[now_.sequence * p_.op.num_kv_heads + now_.kv_head] =
+          now_.whole ? kNoPartials : now_.first_unit * 2 + (now_.unit_tokens == kGroup);
+    }
+  }
+
+  __device__ __forceinline__ void chunk(uint32_t stage) {
+    float s[8][4] = {};
+#pragma unroll
+    for (int step = 0; step < kD / 16; ++step) {
+      multiply_keys<kD, kHigh>(stage, warp() * 16, step, q_[step], s[0], s[1]);
+    }
+    const int column = lane() % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      float* row = scores_ + (lane() / 4 + 8 * h) * Shared::kScoresStride + column;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        *reinterpret_cast<float2*>(row + warp() * 16 + 8 * j) =
+            make_float2(s[j][2 * h], s[j][2 * h + 1]);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const float* row = scores_ + (lane() / 4 + 8 * h) * Shared::kScoresStride + column;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float2 two = *reinterpret_cast<const float2*>(row + 8 * j);
+        s[j][2 * h] = two.x;
+        s[j][2 * h + 1] = two.y;
+      }
+    }
+    const int last = last_[now_.sequence];
+    const int lasts[2] = {last, last};
+    softmax_chunk<kHigh>(s, now_.position, lasts, p_.scale_log2, part_);
+    multiply_values<kD, kHigh>(s, stage + Stage<kD>::kRowsBytes, warp() * kTiles, part_.acc);
+  }
+
+  // Behind the last chunk of a split, a group, a run.
+  __device__ __forceinline__ void finish_chunk() {
+    const int behind = now_.position + kChunk;
+    const bool ends = behind >= now_.end;
+    const bool groups = now_.whole || now_.unit_tokens == kGroup;
+    const int unit = now_.first_unit + now_.position / now_.unit_tokens;
+    if (ends || behind % kSplit == 0) {
+      part_.template finish_split<kHigh>();
+      if (groups) {
+        group_.template fold_in<kHigh>(part_);
+      } else {
+        store(part_, unit);
+      }
+      part_.reset();
+    }
+    if (groups && (ends || behind % kGroup == 0)) {
+      if (now_.whole) {
+        total_.template fold_in<kHigh>(group_);
+      } else {
+        store(group_, unit);
+      }
+      group_.reset();
+    }
+    if (ends && now_.whole) write();
+    now_.next();
+    if (ends && !now_.done) enter_pair();
+  }
+
+  __device__ __forceinline__ void store(const LaneSums& sums, int unit) const {
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const int row = lane() / 4 + 8 * h;
+      if (row >= p_.group) break;
+      const int64_t at = static_cast<int64_t>(unit) * p_.group + row;
+      if (warp() == 0 && lane() % 4 == 0) {
+        p_.partials.states[at] = make_float2(sums.max[h], sums.sum[h]);
+      }
+      float* values = p_.partials.values + at * p_.op.head_dim + lane() % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int d = (warp() * kTiles + n) * 8;
+        if (d >= p_.op.head_dim) break;
+        *reinterpret_cast<float2*>(values + d) =
+            make_float2(sums.acc[n][2 * h], sums.acc[n][2 * h + 1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write() const {
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const int row = lane() / 4 + 8 * h;
+      if (row >= p_.group) break;
+      write_row(total_, h, p_.op.out + head_row(row), warp() * kTiles * 8, p_.op.head_dim);
+    }
+  }
+
+  const Params& p_;
+  const uint32_t stages_;
+  float* const scores_;  // shared, [8 or 16, kScoresStride]
+  int* const last_;      // shared, [B]
+  Walk loads_, now_;
+  Slots slots_;  // of the chunk that `loads_` is at
+  int token_;
+  uint32_t q_[kD / 16][4];         // fragments
+  LaneSums part_, group_, total_;  // of a split, a group, the context
+};
+
+}  // namespace warproll::attention
