@@ -63,6 +63,14 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_
       : "memory");
 }
 
+// 16 bytes to shared memory, or 16 zeros where not `valid`; `from` must be a mapped address all the
+// same.
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
 // Barrier `id` (1 .. 15) among `threads` threads of the CTA, whole warps.
 __device__ __forceinline__ void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -90,6 +98,18 @@ __device__ __forceinline__ void keep_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- loads ----
+
+// Loads now, whatever becomes of the value: the compiler may not put the load under a condition, nor
+// behind another load that the condition waits for.
+__device__ __forceinline__ float4 load_now(const float* p) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p));
+  return v;
 }
 
 // ---- arithmetic ----

@@ -1,7 +1,7 @@
 // One block of a record times activations, on the tensor cores. Internal to kernels/moe/*.cu.
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/moe/fragment.cuh"
 #include "kernels/moe/tiles.h"
 
 namespace warproll::moe {
@@ -53,17 +53,10 @@ __device__ __forceinline__ void multiply_block(const std::byte* at,
     a[0] = w.x, a[1] = w.y, a[2] = w.z, a[3] = w.w;
     a[4] = w1.x, a[5] = w1.y, a[6] = w1.z, a[7] = w1.w;
   } else {
-    ptx::e4m3x4_to_f16x2(w.x, a[0], a[2]);
-    ptx::e4m3x4_to_f16x2(w.z, a[1], a[3]);
-    ptx::e4m3x4_to_f16x2(w.y, a[4], a[6]);
-    ptx::e4m3x4_to_f16x2(w.w, a[5], a[7]);
+    unpack_e4m3(w, a);
   }
   if constexpr (kFormat == TileFormat::kMxfp8) {
-    const uint32_t scales = *reinterpret_cast<const uint16_t*>(at + 512 + lane / 4 * 2);
-    const uint32_t low = __byte_perm(scales, 0, 0x0404);  // a high byte into both halves
-    const uint32_t high = __byte_perm(scales, 0, 0x1414);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) a[j] = ptx::mul_f16x2(a[j], j % 2 == 0 ? low : high);
+    scale_rows_mxfp8(*reinterpret_cast<const uint16_t*>(at + 512 + lane / 4 * 2), a);
   }
 #pragma unroll
   for (int i = 0; i < kTokenTiles; ++i) {

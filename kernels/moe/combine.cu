@@ -1,25 +1,12 @@
 // combine: grid (H / 512, T), block 128 threads. A thread produces four outputs of a token: the K
 // partials in k order, times the routing weights.
-#include <cuda_bf16.h>
-
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/moe/launch.cuh"
+#include "kernels/moe/combine.cuh"
 
 namespace warproll::moe {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kCols = 4;   // a thread
-constexpr int kAhead = 8;  // partials under way at once
-
-// Where it stands, whatever becomes of the value.
-__device__ __forceinline__ float4 load_now(const float* from) {
-  float4 v;
-  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(from));
-  return v;
-}
+constexpr int kCols = 4;  // a thread
 
 struct CombineParams {
   const float* partials;      // [T * K, H]
@@ -39,35 +26,8 @@ __global__ void __launch_bounds__(kThreads, 1) combine_kernel(CombineParams p) {
   if (col >= p.hidden_size) return;
   const float* weights = p.pair_weights + static_cast<int64_t>(token) * p.top_k;
   const float* at = p.partials + static_cast<int64_t>(token) * p.top_k * p.hidden_size + col;
-  float4 sum = {};
-  for (int k0 = 0; k0 < p.top_k; k0 += kAhead) {
-    // All loads first. Left to itself the compiler loads behind a test of the weight, one by one.
-    float4 v[kAhead];
-    float weight[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int k = min(k0 + i, p.top_k - 1);
-      weight[i] = k0 + i < p.top_k ? weights[k] : 0.0f;
-      v[i] = load_now(at + static_cast<int64_t>(k) * p.hidden_size);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (weight[i] != 0.0f) {
-        sum = make_float4(fmaf(weight[i], v[i].x, sum.x), fmaf(weight[i], v[i].y, sum.y),
-                          fmaf(weight[i], v[i].z, sum.z), fmaf(weight[i], v[i].w, sum.w));
-      }
-    }
-  }
-  constexpr float kUp = 1.0f / kHiddenScale;
-  const int64_t out = static_cast<int64_t>(token) * p.hidden_size + col;
-  if (p.y_f32 != nullptr) {
-    *reinterpret_cast<float4*>(p.y_f32 + out) =
-        make_float4(sum.x * kUp, sum.y * kUp, sum.z * kUp, sum.w * kUp);
-  } else {
-    __nv_bfloat162 two[2] = {__floats2bfloat162_rn(sum.x * kUp, sum.y * kUp),
-                             __floats2bfloat162_rn(sum.z * kUp, sum.w * kUp)};
-    *reinterpret_cast<uint2*>(p.y + out) = *reinterpret_cast<const uint2*>(two);
-  }
+  store_outputs(p.y, p.y_f32, static_cast<int64_t>(token) * p.hidden_size + col,
+                sum_of_partials(weights, at, p.hidden_size, p.top_k));
 }
 
 }  // namespace

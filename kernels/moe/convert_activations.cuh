@@ -17,7 +17,8 @@ __device__ __forceinline__ float activation_scale(float largest) {
   return __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
 }
 
-template <int kThreads>
+// kTileOrder: as tile_position() says; else in the order of the columns.
+template <int kThreads, bool kTileOrder = true>
 __device__ void convert_row(const ConvertActivationsParams& p, int token, float* largest_of_warp) {
   const int me = static_cast<int>(threadIdx.x);
   const uint16_t* x = p.x + static_cast<int64_t>(token) * p.hidden_size;
@@ -42,7 +43,7 @@ __device__ void convert_row(const ConvertActivationsParams& p, int token, float*
     const uint32_t two = *reinterpret_cast<const uint32_t*>(x + c);
     const __half2 halves = __floats2half2_rn(__uint_as_float(two << 16) * inverse,
                                              __uint_as_float(two & 0xffff0000u) * inverse);
-    *reinterpret_cast<__half2*>(out + tile_position(c)) = halves;
+    *reinterpret_cast<__half2*>(out + (kTileOrder ? tile_position(c) : c)) = halves;
   }
 }
 

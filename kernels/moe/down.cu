@@ -2,6 +2,7 @@
 // down_e h, for every pair of an expert block, with each record it streams (expert_stream.cuh).
 #include "kernels/moe/expert_stream.cuh"
 #include "kernels/moe/launch.cuh"
+#include "kernels/moe/with_format.cuh"
 
 namespace warproll::moe {
 namespace {
@@ -75,14 +76,7 @@ void launch_format(const WarpDecodeParams& p, cudaStream_t stream) {
 }  // namespace
 
 void launch_down(const WarpDecodeParams& p, cudaStream_t stream) {
-  switch (p.down.format) {
-    case TileFormat::kF16:
-      return launch_format<TileFormat::kF16>(p, stream);
-    case TileFormat::kMxfp8:
-      return launch_format<TileFormat::kMxfp8>(p, stream);
-    case TileFormat::kFp8Block:
-      return launch_format<TileFormat::kFp8Block>(p, stream);
-  }
+  with_format(p.down.format, [&]<TileFormat kFormat> { launch_format<kFormat>(p, stream); });
 }
 
 }  // namespace warproll::moe

@@ -15,17 +15,11 @@
 #include "kernels/moe/expert_centric_items.cuh"
 #include "kernels/moe/expert_centric_multiply.cuh"
 #include "kernels/moe/tiles.h"
+#include "kernels/moe/with_format.cuh"
 
 namespace warproll::moe {
 
 // ---- load ----
-
-// `bytes` (16, or 0: nothing is read) and zeros up to 16.
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(bytes)
-               : "memory");
-}
 
 // Arrives once this thread's copies so far have landed.
 __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
@@ -82,7 +76,7 @@ __device__ void load_items(const GemmParams& p, const GemmShared<kFormat>& share
                  item.siblings == 1 ? once : again);
       }
       // Half a stage of columns is multiplied as a whole one, with zeros.
-      const uint32_t present = column + chunk * 8 < cols ? 16 : 0;
+      const bool present = column + chunk * 8 < cols;
       const uint32_t to = tokens + place;
       const auto* from = reinterpret_cast<const uint4*>(p.activations + column);
 #pragma unroll
@@ -94,7 +88,8 @@ __device__ void load_items(const GemmParams& p, const GemmShared<kFormat>& share
           for (int j = 0; j < kGroup; ++j) at[j] = from + source[r + j];
           asm volatile("" : "+l"(at[0]), "+l"(at[1]), "+l"(at[2]), "+l"(at[3]));
 #pragma unroll
-          for (int j = 0; j < kGroup; ++j) copy_16(to + (r + j) * kRowStep * 128, at[j], present);
+          for (int j = 0; j < kGroup; ++j)
+            ptx::cp_async_16(to + (r + j) * kRowStep * 128, at[j], present);
         }
       }
       arrive_after_copies(full);
@@ -216,14 +211,8 @@ void launch_gemm_format(GemmParams p, const Op& op, cudaStream_t stream) {
 
 template <class Op>
 void launch_gemm(const GemmParams& p, const Op& op, cudaStream_t stream) {
-  switch (p.weights.format) {
-    case TileFormat::kF16:
-      return launch_gemm_format<TileFormat::kF16>(p, op, stream);
-    case TileFormat::kMxfp8:
-      return launch_gemm_format<TileFormat::kMxfp8>(p, op, stream);
-    case TileFormat::kFp8Block:
-      return launch_gemm_format<TileFormat::kFp8Block>(p, op, stream);
-  }
+  with_format(p.weights.format,
+              [&]<TileFormat kFormat> { launch_gemm_format<kFormat>(p, op, stream); });
 }
 
 }  // namespace warproll::moe

@@ -6,6 +6,7 @@
 
 #include "kernels/moe/expert_centric_items.cuh"
 #include "kernels/moe/expert_centric_mma.cuh"
+#include "kernels/moe/fragment.cuh"
 
 namespace warproll::moe {
 
@@ -33,17 +34,9 @@ struct RawFragment {
 #pragma unroll
       for (int j = 0; j < 8; ++j) a[j] = present ? w[j] : 0u;
     } else {
-      ptx::e4m3x4_to_f16x2(w0.x, a[0], a[2]);
-      ptx::e4m3x4_to_f16x2(w0.z, a[1], a[3]);
-      ptx::e4m3x4_to_f16x2(w0.y, a[4], a[6]);
-      ptx::e4m3x4_to_f16x2(w0.w, a[5], a[7]);
+      unpack_e4m3(w0, a);
     }
-    if constexpr (kFormat == TileFormat::kMxfp8) {
-      const uint32_t low = __byte_perm(scales, 0, 0x0404);  // a high byte into both halves
-      const uint32_t high = __byte_perm(scales, 0, 0x1414);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) a[j] = ptx::mul_f16x2(a[j], j % 2 == 0 ? low : high);
-    }
+    if constexpr (kFormat == TileFormat::kMxfp8) scale_rows_mxfp8(scales, a);
   }
 };
 

@@ -9,16 +9,16 @@
 
 #include <algorithm>
 
+#include "kernels/moe/combine.cuh"
 #include "kernels/moe/convert_activations.cuh"
 #include "kernels/moe/expert_centric.h"
 #include "kernels/moe/expert_centric_items.cuh"
 #include "kernels/moe/launch.cuh"
+#include "kernels/router.h"
 
 namespace warproll::moe {
 namespace {
 
-inline constexpr int kMaxExperts = 512;
-inline constexpr int kMaxTopK = 16;
 inline constexpr int kPrepareThreads = 128;
 inline constexpr int kPlaceThreads = kMaxExperts;
 inline constexpr int kPlacePairs = 2048;
@@ -199,14 +199,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
   constexpr float kUp = 1.0f / kHiddenScale;
   sum = make_float4(sum.x * kUp, sum.y * kUp, sum.z * kUp, sum.w * kUp);
-  const int64_t out = static_cast<int64_t>(token) * p.hidden_size + col;
-  if (p.y_f32 != nullptr) {
-    *reinterpret_cast<float4*>(p.y_f32 + out) = sum;
-    return;
-  }
-  const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(sum.x, sum.y),
-                                 __floats2bfloat162_rn(sum.z, sum.w)};
-  *reinterpret_cast<uint2*>(p.y + out) = *reinterpret_cast<const uint2*>(two);
+  store_outputs(p.y, p.y_f32, static_cast<int64_t>(token) * p.hidden_size + col, sum);
 }
 
 }  // namespace

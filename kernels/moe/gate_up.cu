@@ -4,6 +4,7 @@
 
 #include "kernels/moe/expert_stream.cuh"
 #include "kernels/moe/launch.cuh"
+#include "kernels/moe/with_format.cuh"
 
 namespace warproll::moe {
 namespace {
@@ -90,14 +91,7 @@ void launch_format(const WarpDecodeParams& p, cudaStream_t stream) {
 }  // namespace
 
 void launch_gate_up(const WarpDecodeParams& p, cudaStream_t stream) {
-  switch (p.gate_up.format) {
-    case TileFormat::kF16:
-      return launch_format<TileFormat::kF16>(p, stream);
-    case TileFormat::kMxfp8:
-      return launch_format<TileFormat::kMxfp8>(p, stream);
-    case TileFormat::kFp8Block:
-      return launch_format<TileFormat::kFp8Block>(p, stream);
-  }
+  with_format(p.gate_up.format, [&]<TileFormat kFormat> { launch_format<kFormat>(p, stream); });
 }
 
 }  // namespace warproll::moe

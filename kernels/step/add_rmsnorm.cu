@@ -6,8 +6,8 @@
 #include <string>
 
 #include "kernels/check.h"
+#include "kernels/moe/combine.cuh"
 #include "kernels/moe/convert_activations.cuh"
-#include "kernels/moe/launch.cuh"
 #include "kernels/router.h"
 #include "kernels/step/vectors.cuh"
 
@@ -22,40 +22,12 @@ static_assert(kMaxThreads * kCols * kMaxGranules == kMaxAddRmsNormHidden);
 
 enum class Addend { kNone, kTensor, kPartials };
 
-// Terms k .. k + kTerms - 1 of the sum; all loads are under way at once.
-template <int kTerms>
-__device__ __forceinline__ void add_terms(const float* weights, const float* at, int stride,
-                                          float4& sum) {
-  float4 v[kTerms];
-  float weight[kTerms];
-#pragma unroll
-  for (int i = 0; i < kTerms; ++i) {
-    v[i] = step::load_now(at + int64_t{i} * stride);
-    weight[i] = weights[i];
-  }
-#pragma unroll
-  for (int i = 0; i < kTerms; ++i) {
-    if (weight[i] != 0.0f) {
-      sum = make_float4(fmaf(weight[i], v[i].x, sum.x), fmaf(weight[i], v[i].y, sum.y),
-                        fmaf(weight[i], v[i].z, sum.z), fmaf(weight[i], v[i].w, sum.w));
-    }
-  }
-}
-
 __device__ __forceinline__ float4 combine_partials(const AddRmsNormParams& p, int64_t token,
                                                    int col) {
   const int top_k = p.moe.top_k, stride = p.hidden_size;
   const float* weights = p.moe.pair_weights + token * top_k;
   const float* at = p.moe.partials + token * top_k * stride + col;
-  float4 sum = {};
-  int k = 0;
-  const auto term = [&] { return at + static_cast<int64_t>(k) * stride; };
-  for (; k + 8 <= top_k; k += 8) add_terms<8>(weights + k, term(), stride, sum);
-  if (k + 4 <= top_k) add_terms<4>(weights + k, term(), stride, sum), k += 4;
-  if (k + 2 <= top_k) add_terms<2>(weights + k, term(), stride, sum), k += 2;
-  if (k < top_k) add_terms<1>(weights + k, term(), stride, sum);
-  constexpr float kUp = 1.0f / moe::kHiddenScale;
-  const float4 y = make_float4(sum.x * kUp, sum.y * kUp, sum.z * kUp, sum.w * kUp);
+  const float4 y = moe::sum_of_partials(weights, at, stride, top_k);
   return step::bf16_to_float4(step::float4_to_bf16(y));
 }
 

@@ -11,12 +11,6 @@ __device__ __forceinline__ std::byte* dynamic_shared_memory() {
   return attention_memory;
 }
 
-// 16 bytes, or 16 zeros where not `valid`; `from` must be a mapped address all the same.
-__device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -58,26 +58,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     *w.num_blocks = count;
   }
-  const auto* row = reinterpret_cast<const uint32_t*>(x + static_cast<int64_t>(token) * cols);
-  float largest = 0.0f;
-  for (int c = me; c < cols / 2; c += kThreads) {
-    largest = fmaxf(largest, fmaxf(fabsf(__uint_as_float(row[c] << 16)),
-                                   fabsf(__uint_as_float(row[c] & 0xffff0000u))));
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  }
-  if (me % 32 == 0) largest_of_warp[me / 32] = largest;
-  __syncthreads();
-  for (int i = 0; i < kThreads / 32; ++i) largest = fmaxf(largest, largest_of_warp[i]);
-  const float scale = moe::activation_scale(largest), inverse = 1.0f / scale;
-  if (me == 0) w.scales[token] = scale;
-  auto* out = reinterpret_cast<__half2*>(w.x + static_cast<int64_t>(token) * cols);
-  for (int c = me; c < cols / 2; c += kThreads) {
-    out[c] = __floats2half2_rn(__uint_as_float(row[c] << 16) * inverse,
-                               __uint_as_float(row[c] & 0xffff0000u) * inverse);
-  }
+  moe::convert_row<kThreads, /*kTileOrder=*/false>({x, {w.x, w.scales}, num_tokens, cols}, token,
+                                                   largest_of_warp);
 }
 
 struct LinearOp {

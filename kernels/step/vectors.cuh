@@ -48,14 +48,4 @@ __device__ __forceinline__ float4 load_weights(const void* p, Dtype dtype, int64
   return dtype == Dtype::kF16 ? f16_to_float4(four) : bf16_to_float4(four);
 }
 
-// Loads now, whatever becomes of the value: the compiler may not put the load under a condition, nor
-// behind another load that the condition waits for.
-__device__ __forceinline__ float4 load_now(const float* p) {
-  float4 v;
-  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(p));
-  return v;
-}
-
 }  // namespace warproll::step

@@ -21,6 +21,14 @@ namespace warproll::testing {
   if (!::warproll::testing::has_gpu()) GTEST_SKIP() << "NO GPU HERE: this test was not run"
 bool has_gpu();
 
+// `count` values of T from device memory.
+template <typename T>
+std::vector<T> from_device(const void* data, size_t count) {
+  std::vector<T> host(count);
+  WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
+  return host;
+}
+
 enum class Routing { kUniform, kSkewed, kSame };
 
 struct Layer {

@@ -12,22 +12,16 @@ namespace {
 
 using namespace testing;  // gpu_support.h
 
-std::vector<std::byte> to_host(const std::byte* data, size_t size) {
-  std::vector<std::byte> host(size);
-  WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), data, size, cudaMemcpyDeviceToHost));
-  return host;
-}
-
 // A device view's weights on the host.
 struct HostWeights {
   std::vector<std::byte> data, scales;
   WeightView view;
   explicit HostWeights(const WeightView& device) : view(device) {
     const auto matrices = static_cast<size_t>(device.num_matrices);
-    data = to_host(device.data, matrices * device.matrix_stride_bytes);
+    data = from_device<std::byte>(device.data, matrices * device.matrix_stride_bytes);
     view.data = data.data();
     if (device.scales == nullptr) return;
-    scales = to_host(device.scales, matrices * device.scale_stride_bytes);
+    scales = from_device<std::byte>(device.scales, matrices * device.scale_stride_bytes);
     view.scales = scales.data();
   }
 };
@@ -41,10 +35,11 @@ TEST(PackGpu, WritesTheBytesOfTheCpu) {
       const HostWeights gate(layer.experts.gate), up(layer.experts.up), down(layer.experts.down);
       std::vector<std::byte> want(layer.experts.gate_up_tiles.bytes());
       pack_gate_up_cpu(gate.view, up.view, want.data());
-      EXPECT_EQ(to_host(layer.experts.gate_up_tiles.data, want.size()), want) << "gate_up";
+      EXPECT_EQ(from_device<std::byte>(layer.experts.gate_up_tiles.data, want.size()), want)
+          << "gate_up";
       want.resize(layer.experts.down_tiles.bytes());
       pack_down_cpu(down.view, want.data());
-      EXPECT_EQ(to_host(layer.experts.down_tiles.data, want.size()), want) << "down";
+      EXPECT_EQ(from_device<std::byte>(layer.experts.down_tiles.data, want.size()), want) << "down";
     }
   }
 }

@@ -11,28 +11,21 @@ namespace {
 
 using namespace testing;  // gpu_support.h
 
-template <typename T>
-std::vector<T> read(const std::byte* data, size_t count) {
-  std::vector<T> host(count);
-  WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost));
-  return host;
-}
-
 // [rows, cols] of a device view with one matrix, dequantised here.
 std::vector<double> values_of(const WeightView& w) {
   const auto count = static_cast<size_t>(w.rows) * static_cast<size_t>(w.cols);
   std::vector<double> values(count);
   if (w.format == WeightFormat::kBf16) {
-    const auto bits = read<uint16_t>(w.data, count);
+    const auto bits = from_device<uint16_t>(w.data, count);
     for (size_t i = 0; i < count; ++i) values[i] = bf16_to_f32(bits[i]);
     return values;
   }
-  const auto bits = read<uint8_t>(w.data, count);
+  const auto bits = from_device<uint8_t>(w.data, count);
   const bool mxfp8 = w.format == WeightFormat::kMxfp8;
   const auto scales =
-      mxfp8 ? read<uint8_t>(w.scales, w.scale_stride_bytes) : std::vector<uint8_t>();
+      mxfp8 ? from_device<uint8_t>(w.scales, w.scale_stride_bytes) : std::vector<uint8_t>();
   const auto floats =
-      mxfp8 ? std::vector<float>() : read<float>(w.scales, w.scale_stride_bytes / 4);
+      mxfp8 ? std::vector<float>() : from_device<float>(w.scales, w.scale_stride_bytes / 4);
   const int32_t groups = (w.cols + w.block_cols - 1) / w.block_cols;
   for (size_t i = 0; i < count; ++i) {
     const auto row = static_cast<int32_t>(i / static_cast<size_t>(w.cols));

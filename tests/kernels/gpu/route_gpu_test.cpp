@@ -26,13 +26,6 @@ struct Shape {
   bool renormalise = true;
 };
 
-template <typename T>
-std::vector<T> read(const T* data, size_t size) {
-  std::vector<T> host(size);
-  WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), data, size * sizeof(T), cudaMemcpyDeviceToHost));
-  return host;
-}
-
 Routed run(const Shape& s, const std::vector<uint16_t>& x, const std::vector<uint16_t>& weight,
            const std::vector<int32_t>* given = nullptr) {
   const auto tokens = static_cast<int32_t>(x.size()) / s.hidden;
@@ -64,12 +57,12 @@ Routed run(const Shape& s, const std::vector<uint16_t>& x, const std::vector<uin
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
   Routed r{logits.to_host(),
            weights.to_host(),
-           read(p.lists.pair_weights, pairs),
+           from_device<float>(p.lists.pair_weights, pairs),
            ids.to_host(),
-           read(p.lists.pairs, pairs),
+           from_device<int32_t>(p.lists.pairs, pairs),
            {},
-           read(p.lists.counts, 1)[0]};
-  r.blocks = read(p.lists.blocks, static_cast<size_t>(r.counts.num_blocks));
+           from_device<ExpertListCounts>(p.lists.counts, 1)[0]};
+  r.blocks = from_device<ExpertBlock>(p.lists.blocks, static_cast<size_t>(r.counts.num_blocks));
   return r;
 }
 
