@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/messages.h"
 #include "protocol/sockets.h"
@@ -44,11 +45,22 @@ class Cancellation {
 // once. A failure ends the receive with that Status.
 using StreamSink = std::function<Status(uint64_t stream_offset, std::span<const std::byte> bytes)>;
 
+// The same for bytes in device memory: enqueues on `stream` (a cudaStream_t) all that is to be done
+// with them and returns; they may be overwritten once that work has ended. A failure that only the
+// device finds comes from a later call or from verifying.
+using DeviceSink = std::function<Status(uint64_t stream_offset,
+                                        std::span<const std::byte> device_bytes, void* stream)>;
+
 struct ReceiveRequest {
   UpdateId id;
   std::string source;      // as UpdateBegin
   std::string server_key;  // as UpdateBegin
   std::chrono::steady_clock::time_point deadline;
+  // Of a transport that forms a group (as UpdateStart); rank = place in participants + 1, root = 0.
+  std::vector<std::string> participants = {};
+  std::string nccl_unique_id = {};
+  int32_t rank = 0;             // this worker's; 0 = no group
+  DeviceSink device_sink = {};  // null: this worker's weights are in host memory
 };
 
 class BroadcastTransport {
