@@ -67,6 +67,8 @@ class BroadcastTransport {
  public:
   virtual ~BroadcastTransport() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;  // as HELLO and UpdateBegin have it
+  // Can what the Begin names be received here? Not ok: why the update is rejected. Does not block.
+  [[nodiscard]] virtual Status check(const UpdateBegin&) const { return ok_status(); }
   // Blocks until every byte of the stream went to `sink`, or: kAborted = cancelled,
   // kDeadlineExceeded, kUnavailable = the source is silent, kNotFound = it does not have it,
   // kDataLoss = what it has is damaged, or the sink's Status. The fill between tensors need not be

@@ -153,10 +153,10 @@ void UpdateReceiver::Impl::perform(const UpdateAction& action) {
                    });
                  },
                  [this](const ReceiveWeights& receive) {
-                   enqueue([this, id = receive.start.id, by = time_of(receive.deadline_ms),
+                   enqueue([this, start = receive.start, by = time_of(receive.deadline_ms),
                             token = cancellation] {
-                     report([id, status = work.receive(id, by, *token)](UpdateStateMachine& to,
-                                                                        int64_t) {
+                     report([id = start.id, status = work.receive(start, by, *token)](
+                                UpdateStateMachine& to, int64_t) {
                        return to.on_received(id, status);
                      });
                    });

@@ -6,6 +6,14 @@
 namespace warproll {
 namespace {
 using Clock = std::chrono::steady_clock;
+
+// Place + 1; 0 = not among them.
+int32_t rank_of(const std::string& worker, const std::vector<std::string>& participants) {
+  const auto found = std::find(participants.begin(), participants.end(), worker);
+  if (found == participants.end()) return 0;
+  return static_cast<int32_t>(found - participants.begin()) + 1;
+}
+
 }  // namespace
 
 BroadcastTransport* UpdateWork::transport(const std::string& name) const {
@@ -35,6 +43,7 @@ Status UpdateWork::check(const UpdateBegin& begin) {
     return invalid_argument("transport '" + begin.transport + "', this worker has " +
                             transport_names());
   }
+  WARPROLL_TRY(transport->check(begin));
   WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, options_.layout,
                                                    static_cast<bool>(options_.golden_gate)));
   current_.emplace();
@@ -68,8 +77,9 @@ StandbyAnswer UpdateWork::acquire(const UpdateId& id) {
   return answer;
 }
 
-Status UpdateWork::receive(const UpdateId& id, Clock::time_point deadline,
+Status UpdateWork::receive(const UpdateStart& start, Clock::time_point deadline,
                            const Cancellation& cancellation) {
+  const UpdateId& id = start.id;
   WARPROLL_TRY(want_current(id));
   WeightStaging& staging = *current_->staging;
   const Clock::time_point started = Clock::now();
@@ -83,7 +93,10 @@ Status UpdateWork::receive(const UpdateId& id, Clock::time_point deadline,
     all_received_bytes_ += bytes.size();
     return staging.write(offset, bytes);
   };
-  const ReceiveRequest request{id, current_->begin.source, current_->begin.server_key, deadline};
+  ReceiveRequest request{id, current_->begin.source, current_->begin.server_key, deadline};
+  request.participants = start.participants;
+  request.nccl_unique_id = start.nccl_unique_id;
+  request.rank = rank_of(options_.protocol.producer_id_hex, start.participants);
   const Status status =
       current_->transport->receive(request, staging.manifest(), sink, cancellation);
   receiving_version_ = 0;

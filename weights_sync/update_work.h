@@ -22,7 +22,7 @@ class UpdateWork {
 
   Status check(const UpdateBegin& begin);
   StandbyAnswer acquire(const UpdateId& id);
-  Status receive(const UpdateId& id, std::chrono::steady_clock::time_point deadline,
+  Status receive(const UpdateStart& start, std::chrono::steady_clock::time_point deadline,
                  const Cancellation& cancellation);
   Result<VerifiedWeights> verify(const UpdateId& id);
   Result<InstallReport> install(const UpdateId& id);
