@@ -37,6 +37,15 @@ struct SamplingRow {
   double uniform = 0.0;           // [0, 1), kernels/philox.h
 };
 
+// What a SamplingRow says less the logits, for rows whose logits are elsewhere (on a GPU).
+struct RowSampling {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  int32_t top_k = 0;
+  float min_p = 0.0f;
+  double uniform = 0.0;
+};
+
 struct SampledToken {
   int32_t token_id = -1;
   float logprob = 0.0f;          // ln, under the sampling distribution; -inf outside the support

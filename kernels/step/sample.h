@@ -26,15 +26,6 @@ namespace warproll {
 
 inline constexpr int32_t kMaxSampleVocab = 1 << 18;
 
-// What SamplingRow says of a row, less the logits.
-struct RowSampling {
-  float temperature = 1.0f;
-  float top_p = 1.0f;
-  int32_t top_k = 0;
-  float min_p = 0.0f;
-  double uniform = 0.0;
-};
-
 struct SampleParams {
   const float* logits = nullptr;       // [R, V]
   const RowSampling* rows = nullptr;   // [R]

@@ -18,4 +18,10 @@ ModelBackend make_cpu_backend(const ModelConfig& config, int32_t num_blocks, int
   return backend;
 }
 
+BackendFactory cpu_backend_factory(ActivationDtype activations) {
+  return [activations](const ModelConfig& config, const BackendSizes& sizes) {
+    return make_cpu_backend(config, sizes.num_blocks, sizes.block_tokens, activations);
+  };
+}
+
 }  // namespace warproll

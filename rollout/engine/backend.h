@@ -1,11 +1,14 @@
-// ModelBackend: the two things the engine asks of whatever runs the model. The engine itself sees
-// blocks, tokens and logits only, so its scheduling is tested with a small fake.
-// Thread: called by the engine's one thread only.
+// ModelBackend: what the engine asks of whatever runs the model, a CPU or a GPU. The engine itself
+// sees blocks, tokens and logits only, so its scheduling is tested with a small fake.
+// Thread: called by the engine's one thread only, but for prepare().
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 
+#include "kernels/sampling.h"
 #include "rollout/model/forward.h"
 #include "rollout/model/weights.h"
 
@@ -15,11 +18,31 @@ struct ModelBackend {
   // One batch under one weight set; a token's bits depend on its own sequence only.
   std::function<void(const ForwardBatch&, const WeightSet&, ForwardOutput&)> forward;
   std::function<void(int32_t from_block, int32_t to_block)> copy_block;  // copy on write
+  // The same and a token from each logits row, without the logits coming to the host: sampled[i] is
+  // drawn as rows[i] says. Null: forward(), then sample_tokens_cpu().
+  std::function<void(const ForwardBatch&, const WeightSet&, std::span<const RowSampling> rows,
+                     std::span<SampledToken> sampled, ForwardOutput&)>
+      forward_and_sample;
+  // Whatever can be made ready for weights before the first step under them. From any thread while
+  // the engine runs. Null: nothing.
+  std::function<void(const WeightSet&)> prepare;
 };
+
+// The sizes a backend is made for.
+struct BackendSizes {
+  int32_t num_blocks = 0;    // of the KV cache
+  int32_t block_tokens = 0;  // of one block
+  int32_t max_batch_tokens = 0;
+  int32_t max_sequences = 0;
+  int32_t max_context_tokens = 0;
+};
+// Makes the backend of one engine. Errors: out of memory, sizes that the device does not take.
+using BackendFactory = std::function<ModelBackend(const ModelConfig&, const BackendSizes&)>;
 
 // forward() on the CPU with a KvCache of its own, which lives as long as the backend's copies.
 // Throws std::bad_alloc.
 ModelBackend make_cpu_backend(const ModelConfig& config, int32_t num_blocks, int32_t block_tokens,
                               ActivationDtype activations);
+BackendFactory cpu_backend_factory(ActivationDtype activations);
 
 }  // namespace warproll

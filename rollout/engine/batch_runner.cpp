@@ -35,9 +35,15 @@ std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> c
   batch.block_table = block_table_;
   batch.blocks_per_sequence = blocks_per_sequence_;
   batch.logits_rows = logits_rows_;
-  backend_.forward(batch, *chunks.front().sequence->weights, output_);
+  const WeightSet& weights = *chunks.front().sequence->weights;
+  plan_samples(chunks);
+  if (backend_.forward_and_sample) {
+    backend_.forward_and_sample(batch, weights, rows_, sampled_, output_);
+  } else {
+    backend_.forward(batch, weights, output_);
+    sample_on_cpu();
+  }
   record_routes(chunks);
-  sample(chunks);
   return sampled_;
 }
 
@@ -85,15 +91,12 @@ void BatchRunner::record_routes(std::span<const ScheduledChunk> chunks) {
   }
 }
 
-void BatchRunner::sample(std::span<const ScheduledChunk> chunks) {
+void BatchRunner::plan_samples(std::span<const ScheduledChunk> chunks) {
   rows_.clear();
   for (const ScheduledChunk& chunk : chunks) {
     if (!reaches_end(chunk)) continue;
     const SampleRequest& request = chunk.sequence->request;
-    const auto vocab_size = static_cast<size_t>(vocab_size_);
-    SamplingRow row;
-    row.logits =
-        std::span<const float>(output_.logits).subspan(rows_.size() * vocab_size, vocab_size);
+    RowSampling row;
     row.temperature = request.sampling.temperature;
     row.top_p = request.sampling.top_p;
     row.top_k = request.sampling.top_k;
@@ -104,7 +107,22 @@ void BatchRunner::sample(std::span<const ScheduledChunk> chunks) {
     rows_.push_back(row);
   }
   sampled_.resize(rows_.size());
-  sample_tokens_cpu(rows_, sampled_);
+}
+
+void BatchRunner::sample_on_cpu() {
+  const auto vocab_size = static_cast<size_t>(vocab_size_);
+  cpu_rows_.clear();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    SamplingRow row;
+    row.logits = std::span<const float>(output_.logits).subspan(i * vocab_size, vocab_size);
+    row.temperature = rows_[i].temperature;
+    row.top_p = rows_[i].top_p;
+    row.top_k = rows_[i].top_k;
+    row.min_p = rows_[i].min_p;
+    row.uniform = rows_[i].uniform;
+    cpu_rows_.push_back(row);
+  }
+  sample_tokens_cpu(cpu_rows_, sampled_);
 }
 
 }  // namespace warproll

@@ -27,7 +27,8 @@ class BatchRunner {
  private:
   void pack(std::span<const ScheduledChunk> chunks);
   void record_routes(std::span<const ScheduledChunk> chunks);
-  void sample(std::span<const ScheduledChunk> chunks);
+  void plan_samples(std::span<const ScheduledChunk> chunks);
+  void sample_on_cpu();
 
   const int32_t vocab_size_;
   const int32_t route_ids_per_token_;  // L * K
@@ -37,7 +38,8 @@ class BatchRunner {
       block_table_, logits_rows_;
   int32_t blocks_per_sequence_ = 0;
   ForwardOutput output_;
-  std::vector<SamplingRow> rows_;
+  std::vector<RowSampling> rows_;
+  std::vector<SamplingRow> cpu_rows_;
   std::vector<SampledToken> sampled_;
 };
 

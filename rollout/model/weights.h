@@ -56,13 +56,16 @@ Result<std::vector<std::string>> mxfp8_export_tensors(const ModelConfig& config,
 Result<ModelWeights> bind_weights(const ModelConfig& config, const ArenaLayout& layout,
                                   const std::byte* arena);
 
-// One version of the weights, ready to run. `storage` keeps the arena from being overwritten for
+struct DeviceModelWeights;  // rollout/model/cuda/device_weights.h
+
+// One version of the weights, ready to run: on the host (weights) or on a GPU (device). `storage` keeps the arena from being overwritten for
 // as long as any sequence may read it.
 struct WeightSet {
   uint64_t weight_version = 0;
   Digest weight_digest{};
   ModelConfig config;
-  ModelWeights weights;
+  ModelWeights weights;                              // empty when device is there
+  std::shared_ptr<const DeviceModelWeights> device;  // null on the host
   std::shared_ptr<const void> storage;
 };
 using WeightSetPtr = std::shared_ptr<const WeightSet>;

@@ -1,0 +1,217 @@
+#include "rollout/engine/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "kernels/cuda/pinned_buffer.h"
+#include "kernels/cuda/stream_owner.h"
+#include "rollout/engine/cuda/step_graphs.h"
+#include "rollout/model/cuda/device_kv_cache.h"
+
+namespace warproll {
+namespace {
+
+// Block tables are as wide as the longest context of a step, in powers of two from here on, so that
+// few graphs serve all lengths.
+constexpr uint32_t kFewestBlocks = 16;
+
+DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBackendOptions& options) {
+  DeviceForwardOptions forward;
+  forward.largest.num_tokens = sizes.max_batch_tokens;
+  forward.largest.num_sequences = std::min(sizes.max_sequences, sizes.max_batch_tokens);
+  forward.largest.num_logits = forward.largest.num_sequences;
+  const int32_t blocks = (sizes.max_context_tokens + sizes.block_tokens - 1) / sizes.block_tokens;
+  forward.largest.blocks_per_sequence = static_cast<int32_t>(
+      std::bit_ceil(std::max(static_cast<uint32_t>(blocks), kFewestBlocks)));
+  forward.block_tokens = sizes.block_tokens;
+  forward.batch_invariant = options.batch_invariant;
+  forward.moe_path = options.moe_path;
+  forward.capture_router_logits = options.capture_router_logits;
+  return forward;
+}
+
+class CudaBackend {
+ public:
+  CudaBackend(const ModelConfig& config, const BackendSizes& sizes,
+              const CudaBackendOptions& options)
+      : config_(config),
+        options_(options),
+        forward_options_(forward_options(sizes, options)),
+        kv_(config, sizes.num_blocks, sizes.block_tokens),
+        forward_(config, forward_options_),
+        inputs_(config.num_moe_layers(), config.num_experts_per_tok, forward_options_.largest),
+        sampled_(static_cast<size_t>(forward_options_.largest.num_logits)),
+        routes_(static_cast<size_t>(config.num_moe_layers()) *
+                static_cast<size_t>(sizes.max_batch_tokens) *
+                static_cast<size_t>(config.num_experts_per_tok)),
+        graphs_([this](const StepShape& shape, const DeviceModelWeights& weights,
+                       cudaStream_t stream) {
+          forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
+        }) {
+    WARPROLL_CUDA_CHECK(cudaGetDevice(&device_));
+  }
+
+  void forward(const ForwardBatch& batch, const WeightSet& weights, ForwardOutput& out) {
+    run(batch, weights, {}, out);
+    const auto logits = batch.logits_rows.size() * static_cast<size_t>(config_.vocab_size);
+    out.logits.resize(logits);
+    copy_back(out.logits.data(), forward_.outputs().logits, logits * sizeof(float));
+    stream_.synchronize();
+  }
+
+  void forward_and_sample(const ForwardBatch& batch, const WeightSet& weights,
+                          std::span<const RowSampling> rows, std::span<SampledToken> sampled,
+                          ForwardOutput& out) {
+    run(batch, weights, rows, out);
+    copy_back(sampled_.data(), forward_.outputs().sampled, rows.size() * sizeof(SampledToken));
+    stream_.synchronize();
+    std::copy_n(sampled_.data(), rows.size(), sampled.begin());
+    if (out.want_routes) give_routes(batch.token_ids.size(), out);
+  }
+
+  void copy_block(int32_t from_block, int32_t to_block) {
+    use_device();
+    kv_.copy_block(from_block, to_block, stream_.get());
+  }
+
+  void prepare(const WeightSet& weights) {
+    use_device();
+    graphs_.prepare(device_weights(weights));
+  }
+
+ private:
+  void use_device() const { WARPROLL_CUDA_CHECK(cudaSetDevice(device_)); }
+
+  static const DeviceModelWeights& device_weights(const WeightSet& weights) {
+    if (weights.device == nullptr) {
+      throw std::invalid_argument("version " + std::to_string(weights.weight_version) +
+                                  " of the weights is in host memory, wanted on the device");
+    }
+    return *weights.device;
+  }
+
+  [[nodiscard]] StepShape shape_of(const ForwardBatch& batch, bool sampled, bool router_logits) const {
+    StepShape shape;
+    shape.num_tokens = static_cast<int32_t>(batch.token_ids.size());
+    shape.num_sequences = static_cast<int32_t>(batch.context_lens.size());
+    shape.blocks_per_sequence = static_cast<int32_t>(std::bit_ceil(
+        std::max(static_cast<uint32_t>(batch.blocks_per_sequence), kFewestBlocks)));
+    shape.num_logits = static_cast<int32_t>(batch.logits_rows.size());
+    shape.decode_only =
+        shape.num_tokens == shape.num_sequences && shape.num_logits == shape.num_tokens;
+    shape.given_routes = !batch.given_routes.empty();
+    shape.sampled = sampled;
+    shape.want_router_logits = router_logits;
+    return shape;
+  }
+
+  void run(const ForwardBatch& batch, const WeightSet& weights, std::span<const RowSampling> rows,
+           ForwardOutput& out) {
+    use_device();
+    const DeviceModelWeights& on_device = device_weights(weights);
+    const StepShape shape = shape_of(batch, !rows.empty(), out.want_router_logits);
+    inputs_.pack(batch, shape, rows);
+    inputs_.upload(stream_.get());
+    if (options_.use_graphs && shape.decode_only) {
+      graphs_.graph(shape, on_device).launch(stream_.get());
+    } else {
+      forward_.enqueue(shape, inputs_.at(shape), on_device, kv_, stream_.get());
+    }
+    const auto tokens = batch.token_ids.size();
+    if (out.want_routes) {
+      copy_back(routes_.data(), forward_.outputs().routes,
+                tokens * route_ids() * sizeof(int32_t));
+    }
+    if (out.want_router_logits) give_router_logits(tokens, out);
+    if (out.want_routes && rows.empty()) {
+      stream_.synchronize();
+      give_routes(tokens, out);
+    }
+  }
+
+  [[nodiscard]] size_t route_ids() const {
+    return static_cast<size_t>(config_.num_moe_layers()) *
+           static_cast<size_t>(config_.num_experts_per_tok);
+  }
+
+  // [L, T, K] as the kernels leave them -> [T, L, K].
+  void give_routes(size_t tokens, ForwardOutput& out) const {
+    const auto layers = static_cast<size_t>(config_.num_moe_layers());
+    const auto k = static_cast<size_t>(config_.num_experts_per_tok);
+    out.routes.resize(tokens * layers * k);
+    for (size_t layer = 0; layer < layers; ++layer) {
+      for (size_t t = 0; t < tokens; ++t) {
+        std::copy_n(routes_.data() + (layer * tokens + t) * k, k,
+                    out.routes.data() + (t * layers + layer) * k);
+      }
+    }
+  }
+
+  void give_router_logits(size_t tokens, ForwardOutput& out) {
+    const auto layers = static_cast<size_t>(config_.num_moe_layers());
+    const auto experts = static_cast<size_t>(config_.num_experts);
+    std::vector<float> by_layer(layers * tokens * experts);
+    copy_back(by_layer.data(), forward_.outputs().router_logits, by_layer.size() * sizeof(float));
+    stream_.synchronize();
+    out.router_logits.resize(by_layer.size());
+    for (size_t layer = 0; layer < layers; ++layer) {
+      for (size_t t = 0; t < tokens; ++t) {
+        std::copy_n(by_layer.data() + (layer * tokens + t) * experts, experts,
+                    out.router_logits.data() + (t * layers + layer) * experts);
+      }
+    }
+  }
+
+  void copy_back(void* to, const void* from, size_t bytes) const {
+    if (bytes == 0) return;
+    WARPROLL_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.get()));
+  }
+
+  const ModelConfig config_;
+  const CudaBackendOptions options_;
+  const DeviceForwardOptions forward_options_;
+  int device_ = 0;
+  CudaStream stream_;
+  DeviceKvCache kv_;
+  DeviceForward forward_;
+  StepInputBuffer inputs_;
+  PinnedBuffer<SampledToken> sampled_;
+  PinnedBuffer<int32_t> routes_;  // [L, T, K]
+  StepGraphs graphs_;
+};
+
+}  // namespace
+
+ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& sizes,
+                               const CudaBackendOptions& options) {
+  const auto device = std::make_shared<CudaBackend>(config, sizes, options);
+  ModelBackend backend;
+  backend.forward = [device](const ForwardBatch& batch, const WeightSet& weights,
+                             ForwardOutput& out) { device->forward(batch, weights, out); };
+  backend.forward_and_sample = [device](const ForwardBatch& batch, const WeightSet& weights,
+                                        std::span<const RowSampling> rows,
+                                        std::span<SampledToken> sampled, ForwardOutput& out) {
+    device->forward_and_sample(batch, weights, rows, sampled, out);
+  };
+  backend.copy_block = [device](int32_t from_block, int32_t to_block) {
+    device->copy_block(from_block, to_block);
+  };
+  backend.prepare = [device](const WeightSet& weights) { device->prepare(weights); };
+  return backend;
+}
+
+BackendFactory cuda_backend_factory(const CudaBackendOptions& options) {
+  return [options](const ModelConfig& config, const BackendSizes& sizes) {
+    return make_cuda_backend(config, sizes, options);
+  };
+}
+
+size_t cuda_workspace_bytes(const ModelConfig& config, const BackendSizes& sizes,
+                            const CudaBackendOptions& options) {
+  return DeviceForward::workspace_bytes(config, forward_options(sizes, options));
+}
+
+}  // namespace warproll

@@ -1,0 +1,269 @@
+#include "rollout/model/cuda/device_forward.h"
+
+#include <cmath>
+#include <string>
+
+#include "kernels/check.h"
+#include "kernels/moe/expert_centric.h"
+#include "kernels/moe/route.h"
+#include "kernels/step/add_rmsnorm.h"
+#include "kernels/step/attention.h"
+#include "kernels/step/embed.h"
+#include "kernels/step/gather_rows.h"
+#include "kernels/step/linear.h"
+#include "kernels/step/qkv_finish.h"
+#include "kernels/step/sample.h"
+#include "rollout/model/cuda/forward_workspace.h"
+
+namespace warproll {
+
+// One step: the model's ops in order, over the workspace's buffers.
+class DeviceForward::Step {
+ public:
+  Step(const DeviceForward& owner, const StepShape& shape, const StepInputs& inputs,
+       const DeviceModelWeights& weights, const DeviceKvCache& kv, cudaStream_t stream)
+      : config_(owner.config_),
+        options_(owner.options_),
+        space_(*owner.space_),
+        shape_(shape),
+        inputs_(inputs),
+        weights_(weights),
+        kv_(kv),
+        stream_(stream) {}
+
+  void run() {
+    embed({.token_ids = inputs_.token_ids,
+           .weight = weights_.embedding,
+           .hidden = space_.hidden,
+           .num_tokens = shape_.num_tokens},
+          stream_);
+    int32_t moe_layer = 0;
+    const uint16_t* addend = nullptr;
+    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+      const DeviceLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+      add_and_norm(addend, w.input_norm);
+      attention(w, layer);
+      add_and_norm(space_.projected, w.post_attention_norm);
+      if (w.is_moe) {
+        moe(w, moe_layer++);
+      } else {
+        dense(w);
+      }
+      addend = space_.projected;
+    }
+    add_and_norm(addend, weights_.final_norm);
+    logits();
+  }
+
+ private:
+  void add_and_norm(const uint16_t* addend, const std::byte* weight) const {
+    add_rmsnorm({.hidden = space_.hidden,
+                 .addend = addend,
+                 .moe = {},
+                 .weight = weight,
+                 .weight_dtype = weights_.norm_dtype,
+                 .eps = config_.rms_norm_eps,
+                 .normed = space_.normed,
+                 .normed_tile = space_.normed_tile,
+                 .num_tokens = shape_.num_tokens,
+                 .hidden_size = config_.hidden_size},
+                stream_);
+  }
+
+  void linear(const uint16_t* x, const TileMatrix& weight, int32_t rows, uint16_t* y,
+              float* y_f32) const {
+    step_linear({.x = x,
+                 .weight = weight,
+                 .workspace = space_.linear,
+                 .workspace_bytes = space_.linear_bytes,
+                 .y = y,
+                 .y_f32 = y_f32,
+                 .num_tokens = rows},
+                stream_);
+  }
+
+  void attention(const DeviceLayerWeights& w, int32_t layer) const {
+    linear(space_.normed, w.qkv, shape_.num_tokens, space_.qkv, nullptr);
+    qkv_finish({.qkv = space_.qkv,
+                .q_norm = w.q_norm,
+                .k_norm = w.k_norm,
+                .norm_dtype = weights_.norm_dtype,
+                .eps = config_.rms_norm_eps,
+                .cos = space_.cos,
+                .sin = space_.sin,
+                .positions = inputs_.positions,
+                .slot_mapping = inputs_.slot_mapping,
+                .q = space_.q,
+                .k_cache = kv_.k(layer),
+                .v_cache = kv_.v(layer),
+                .num_slots = kv_.num_slots(),
+                .max_positions = config_.max_position_embeddings,
+                .num_tokens = shape_.num_tokens,
+                .num_heads = config_.num_heads,
+                .num_kv_heads = config_.num_kv_heads,
+                .head_dim = config_.head_dim},
+               stream_);
+    paged_attention({.q = space_.q,
+                     .k_cache = kv_.k(layer),
+                     .v_cache = kv_.v(layer),
+                     .positions = inputs_.positions,
+                     .cu_seqlens_q = inputs_.cu_seqlens_q,
+                     .block_table = inputs_.block_table,
+                     .out = space_.attention,
+                     .workspace = space_.attention_workspace,
+                     .num_sequences = shape_.num_sequences,
+                     .num_tokens = shape_.num_tokens,
+                     .max_query_tokens = shape_.decode_only ? 1 : 0,
+                     .num_heads = config_.num_heads,
+                     .num_kv_heads = config_.num_kv_heads,
+                     .head_dim = config_.head_dim,
+                     .num_blocks = kv_.num_blocks(),
+                     .block_tokens = kv_.block_tokens(),
+                     .blocks_per_sequence = shape_.blocks_per_sequence,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                     .indices_are_older = true},
+                    stream_);
+    linear(space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
+  }
+
+  void moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
+    const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
+    int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
+    const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
+    route({.x = space_.normed,
+           .weight = w.router,
+           .weight_dtype = w.router_dtype,
+           .given_ids = inputs_.given_ids == nullptr
+                            ? nullptr
+                            : inputs_.given_ids + moe_layer * tokens * top_k,
+           .logits = space_.router_logits + captured * config_.num_experts,
+           .topk_ids = topk_ids,
+           .topk_weights = space_.topk_weights,
+           .lists = space_.lists,
+           .x_tile = space_.normed_tile,
+           .num_tokens = shape_.num_tokens,
+           .hidden_size = config_.hidden_size,
+           .num_experts = config_.num_experts,
+           .top_k = config_.num_experts_per_tok,
+           .renormalise = config_.norm_topk_prob},
+          stream_);
+    experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
+  }
+
+  // A dense MLP is one expert of weight 1.
+  void dense(const DeviceLayerWeights& w) const {
+    build_expert_lists({.topk_ids = space_.dense_ids,
+                        .topk_weights = space_.dense_weights,
+                        .lists = space_.dense_lists,
+                        .num_tokens = shape_.num_tokens,
+                        .num_experts = 1,
+                        .top_k = 1},
+                       stream_);
+    experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
+  }
+
+  [[nodiscard]] bool grouped() const {
+    if (options_.batch_invariant) return false;
+    if (options_.moe_path != MoePath::kAuto) return options_.moe_path == MoePath::kExpertCentric;
+    return shape_.num_tokens >= kExpertCentricFrom;
+  }
+
+  void experts(const DeviceLayerWeights& w, const int32_t* topk_ids, const float* topk_weights,
+               const ExpertLists& lists, int32_t top_k) const {
+    if (grouped()) {
+      expert_centric_moe({.x = space_.normed,
+                          .topk_ids = topk_ids,
+                          .topk_weights = topk_weights,
+                          .gate_up = w.gate_up,
+                          .down = w.down,
+                          .workspace = space_.expert_centric,
+                          .workspace_bytes = space_.expert_centric_bytes,
+                          .y = space_.projected,
+                          .num_tokens = shape_.num_tokens,
+                          .top_k = top_k},
+                         stream_);
+      return;
+    }
+    warp_decode({.x = space_.normed_tile,
+                 .lists = lists,
+                 .gate_up = w.gate_up,
+                 .down = w.down,
+                 .h = space_.expert_h,
+                 .partials = space_.expert_partials,
+                 .y = space_.projected,
+                 .num_tokens = shape_.num_tokens,
+                 .top_k = top_k},
+                stream_);
+  }
+
+  // Only the asked rows see the head.
+  void logits() const {
+    if (shape_.num_logits == 0) return;
+    const uint16_t* x = space_.normed;
+    if (!shape_.decode_only) {
+      gather_rows({.x = space_.normed,
+                   .rows = inputs_.logits_rows,
+                   .y = space_.logits_hidden,
+                   .num_rows = shape_.num_logits,
+                   .width = config_.hidden_size},
+                  stream_);
+      x = space_.logits_hidden;
+    }
+    linear(x, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
+    if (!shape_.sampled) return;
+    sample_tokens({.logits = space_.logits,
+                   .rows = inputs_.rows,
+                   .out = space_.sampled,
+                   .num_rows = shape_.num_logits,
+                   .vocab_size = config_.vocab_size},
+                  stream_);
+  }
+
+  const ModelConfig& config_;
+  const DeviceForwardOptions& options_;
+  const Workspace& space_;
+  const StepShape& shape_;
+  const StepInputs& inputs_;
+  const DeviceModelWeights& weights_;
+  const DeviceKvCache& kv_;
+  const cudaStream_t stream_;
+};
+
+DeviceForward::DeviceForward(const ModelConfig& config, const DeviceForwardOptions& options)
+    : config_(config),
+      options_(options),
+      space_(std::make_unique<Workspace>(config, options)) {}
+
+DeviceForward::~DeviceForward() = default;
+
+void DeviceForward::enqueue(const StepShape& shape, const StepInputs& inputs,
+                            const DeviceModelWeights& weights, const DeviceKvCache& kv,
+                            cudaStream_t stream) {
+  const StepShape& most = options_.largest;
+  check_argument(
+      shape.num_tokens <= most.num_tokens && shape.num_sequences <= most.num_sequences &&
+          shape.num_logits <= most.num_logits &&
+          shape.blocks_per_sequence <= most.blocks_per_sequence &&
+          (!shape.want_router_logits || options_.capture_router_logits),
+      [&] {
+        const auto text = [](const StepShape& s) {
+          return std::to_string(s.num_tokens) + " tokens, " + std::to_string(s.num_sequences) +
+                 " sequences of " + std::to_string(s.blocks_per_sequence) + " blocks, " +
+                 std::to_string(s.num_logits) + " logits";
+        };
+        return "forward: a step of " + text(shape) + ", wanted at most " + text(most) +
+               (shape.want_router_logits ? ", router logits only where made for them" : "");
+      });
+  if (shape.num_tokens > 0) Step(*this, shape, inputs, weights, kv, stream).run();
+}
+
+StepOutputs DeviceForward::outputs() const {
+  return {space_->logits, space_->sampled, space_->topk_ids, space_->router_logits};
+}
+
+size_t DeviceForward::workspace_bytes(const ModelConfig& config,
+                                      const DeviceForwardOptions& options) {
+  return Workspace::bytes_of(config, options);
+}
+
+}  // namespace warproll
