@@ -18,10 +18,20 @@ ModelBackend make_cpu_backend(const ModelConfig& config, int32_t num_blocks, int
   return backend;
 }
 
-BackendFactory cpu_backend_factory(ActivationDtype activations) {
-  return [activations](const ModelConfig& config, const BackendSizes& sizes) {
-    return make_cpu_backend(config, sizes.num_blocks, sizes.block_tokens, activations);
-  };
+ModelRunner cpu_runner(ActivationDtype activations) {
+  return {"cpu", activations, [activations](const ModelConfig& config, const BackendSizes& sizes) {
+            return make_cpu_backend(config, sizes.num_blocks, sizes.block_tokens, activations);
+          }};
+}
+
+BackendSizes backend_sizes(const EngineConfig& config, const ModelConfig& model) {
+  BackendSizes sizes;
+  sizes.num_blocks = config.num_blocks;
+  sizes.block_tokens = config.block_tokens;
+  sizes.max_batch_tokens = config.max_batch_tokens;
+  sizes.max_sequences = config.max_running_sequences;
+  sizes.max_context_tokens = config.context_tokens(model);
+  return sizes;
 }
 
 }  // namespace warproll

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/sampling.h"
+#include "rollout/engine/engine_config.h"
 #include "rollout/model/forward.h"
 #include "rollout/model/weights.h"
 
@@ -35,14 +36,24 @@ struct BackendSizes {
   int32_t max_batch_tokens = 0;
   int32_t max_sequences = 0;
   int32_t max_context_tokens = 0;
+  int32_t max_logits = 0;  // rows of a step that want logits; 0 = one a sequence
 };
+BackendSizes backend_sizes(const EngineConfig& config, const ModelConfig& model);
+
 // Makes the backend of one engine. Errors: out of memory, sizes that the device does not take.
 using BackendFactory = std::function<ModelBackend(const ModelConfig&, const BackendSizes&)>;
+
+// Which device runs the model, and in which activations: what engines are made with.
+struct ModelRunner {
+  std::string device;  // "cpu", "cuda"
+  ActivationDtype activations = ActivationDtype::kF32;
+  BackendFactory make_backend;
+};
+ModelRunner cpu_runner(ActivationDtype activations);
 
 // forward() on the CPU with a KvCache of its own, which lives as long as the backend's copies.
 // Throws std::bad_alloc.
 ModelBackend make_cpu_backend(const ModelConfig& config, int32_t num_blocks, int32_t block_tokens,
                               ActivationDtype activations);
-BackendFactory cpu_backend_factory(ActivationDtype activations);
 
 }  // namespace warproll

@@ -57,14 +57,14 @@ SampleRequest request_of(const Trajectory& stored) {
 }
 
 Result<std::unique_ptr<EngineCore>> make_core(const Trajectory& stored, WeightSetPtr weights,
-                                              ActivationDtype activations) {
+                                              const ModelRunner& runner) {
   const auto num_tokens = static_cast<int32_t>(stored.token_ids.size());
   EngineParts parts;
   parts.config.max_running_sequences = 1;
   parts.config.block_tokens = kBlockTokens;
   parts.config.num_blocks = num_tokens / kBlockTokens + 1;
   parts.backend =
-      make_cpu_backend(weights->config, parts.config.num_blocks, kBlockTokens, activations);
+      runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
   parts.weights = std::move(weights);
   return EngineCore::create(std::move(parts));
 }
@@ -151,17 +151,17 @@ class Comparison {
 }  // namespace
 
 Result<Regeneration> regenerate(const Trajectory& stored, const WeightLookup& lookup,
-                                ActivationDtype activations) {
+                                const ModelRunner& runner) {
   WARPROLL_TRY(validate(stored, 0).with_context("record to regenerate"));
-  if (stored.activation_dtype != to_string(activations)) {
+  if (stored.activation_dtype != to_string(runner.activations)) {
     return failed_precondition("the record was made with activations " + stored.activation_dtype +
-                               ", wanted " + std::string(to_string(activations)));
+                               ", wanted " + std::string(to_string(runner.activations)));
   }
   const auto num_tokens = static_cast<int32_t>(stored.token_ids.size());
   if (num_tokens == stored.prompt_len) return Regeneration{};  // it ended before its first token
   WARPROLL_TRY_ASSIGN(weights, find_weights(stored, lookup));
   WARPROLL_TRY_ASSIGN(initial, weights_of(weights, stored.version_runs.front().weight_version));
-  WARPROLL_TRY_ASSIGN(core, make_core(stored, std::move(initial), activations));
+  WARPROLL_TRY_ASSIGN(core, make_core(stored, std::move(initial), runner));
   WARPROLL_TRY(core->submit(request_of(stored)));
   const auto run_to = [&](int32_t size) {
     while (core->sequence_tokens(kRequestId) != 0 && core->sequence_tokens(kRequestId) < size)

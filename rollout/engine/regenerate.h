@@ -11,7 +11,7 @@
 
 #include "protocol/records.h"
 #include "protocol/status.h"
-#include "rollout/model/forward.h"
+#include "rollout/engine/backend.h"
 #include "rollout/model/weights.h"
 #include "rollout/token_generator.h"
 
@@ -35,8 +35,8 @@ struct Regeneration {
 };
 
 // kInvalidArgument: the record contradicts itself. kNotFound and others: as `lookup` says, and when
-// it gives weights of another digest. kFailedPrecondition: the activations are not the record's.
+// it gives weights of another digest. kFailedPrecondition: the runner's activations are not the record's.
 Result<Regeneration> regenerate(const Trajectory& stored, const WeightLookup& lookup,
-                                ActivationDtype activations);
+                                const ModelRunner& runner);
 
 }  // namespace warproll

@@ -32,7 +32,7 @@ Status check(const ModelConfig& config, std::span<const int32_t> token_ids, int3
 }  // namespace
 
 Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
-                                               ActivationDtype activations,
+                                               const ModelRunner& runner,
                                                std::span<const int32_t> token_ids, int32_t first,
                                                const SamplingParams& sampling) {
   const ModelConfig& config = weights.config;
@@ -40,7 +40,13 @@ Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
   WARPROLL_TRY(validate(sampling));
   const auto num_forwarded = static_cast<int32_t>(token_ids.size()) - 1;
   const int32_t num_blocks = num_forwarded / kBlockTokens + 1;
-  KvCache kv(config, num_blocks, kBlockTokens, activations);
+  BackendSizes sizes;
+  sizes.num_blocks = num_blocks;
+  sizes.block_tokens = kBlockTokens;
+  sizes.max_batch_tokens = sizes.max_logits = kChunkTokens;
+  sizes.max_sequences = 1;
+  sizes.max_context_tokens = num_blocks * kBlockTokens;
+  const ModelBackend backend = runner.make_backend(config, sizes);
   std::vector<int32_t> positions(static_cast<size_t>(num_forwarded));  // also the KV slots
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<int32_t> block_table(static_cast<size_t>(num_blocks));
@@ -66,7 +72,7 @@ Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
     batch.block_table = block_table;
     batch.blocks_per_sequence = num_blocks;
     batch.logits_rows = rows;
-    forward(batch, config, weights.weights, activations, kv, out);
+    backend.forward(batch, weights, out);
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto vocab_size = static_cast<size_t>(config.vocab_size);
       SamplingRow row;

@@ -20,7 +20,7 @@ namespace warproll {
 // support), raw_logprob under the model.
 // kInvalidArgument: no tokens, ids out of range, more tokens than the model has positions.
 Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
-                                               ActivationDtype activations,
+                                               const ModelRunner& runner,
                                                std::span<const int32_t> token_ids, int32_t first,
                                                const SamplingParams& sampling);
 

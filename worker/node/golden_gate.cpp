@@ -9,12 +9,12 @@ namespace warproll {
 namespace {
 
 Status check_prompt(const WeightSet& weights, const GoldenPrompt& prompt, float max_error,
-                    const std::string& name, ActivationDtype activations) {
+                    const std::string& name, const ModelRunner& runner) {
   std::vector<int32_t> tokens = prompt.prompt_ids;
   tokens.insert(tokens.end(), prompt.expected_ids.begin(), prompt.expected_ids.end());
   SamplingParams greedy;
   greedy.temperature = 0;
-  WARPROLL_TRY_ASSIGN(scores, score_tokens(weights, activations, tokens,
+  WARPROLL_TRY_ASSIGN(scores, score_tokens(weights, runner, tokens,
                                            static_cast<int32_t>(prompt.prompt_ids.size()), greedy));
   for (size_t i = 0; i < prompt.expected_ids.size(); ++i) {
     const std::string where = name + " token " + std::to_string(i);
@@ -35,11 +35,11 @@ Status check_prompt(const WeightSet& weights, const GoldenPrompt& prompt, float 
 }  // namespace
 
 Status run_golden_gate(const StagedWeightsPtr& staged, const GoldenGate& gate,
-                       ActivationDtype activations) {
+                       const ModelRunner& runner) {
   WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
   for (size_t i = 0; i < gate.prompts.size(); ++i) {
     WARPROLL_TRY(check_prompt(*weights, gate.prompts[i], gate.max_abs_logprob_error,
-                              "golden prompt " + std::to_string(i), activations));
+                              "golden prompt " + std::to_string(i), runner));
   }
   return ok_status();
 }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "protocol/status.h"
-#include "rollout/model/forward.h"
+#include "rollout/engine/backend.h"
 #include "weights_sync/manifest.h"
 #include "weights_sync/weight_arenas.h"
 
@@ -12,6 +12,6 @@ namespace warproll {
 
 // kDataLoss names the prompt, the position, the value got and the value wanted.
 Status run_golden_gate(const StagedWeightsPtr& weights, const GoldenGate& gate,
-                       ActivationDtype activations);
+                       const ModelRunner& runner);
 
 }  // namespace warproll

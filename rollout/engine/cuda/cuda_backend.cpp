@@ -22,7 +22,7 @@ DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBacken
   DeviceForwardOptions forward;
   forward.largest.num_tokens = sizes.max_batch_tokens;
   forward.largest.num_sequences = std::min(sizes.max_sequences, sizes.max_batch_tokens);
-  forward.largest.num_logits = forward.largest.num_sequences;
+  forward.largest.num_logits = std::max(forward.largest.num_sequences, sizes.max_logits);
   const int32_t blocks = (sizes.max_context_tokens + sizes.block_tokens - 1) / sizes.block_tokens;
   forward.largest.blocks_per_sequence = static_cast<int32_t>(
       std::bit_ceil(std::max(static_cast<uint32_t>(blocks), kFewestBlocks)));
@@ -203,10 +203,11 @@ ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& si
   return backend;
 }
 
-BackendFactory cuda_backend_factory(const CudaBackendOptions& options) {
-  return [options](const ModelConfig& config, const BackendSizes& sizes) {
-    return make_cuda_backend(config, sizes, options);
-  };
+ModelRunner cuda_runner(const CudaBackendOptions& options) {
+  return {"cuda", ActivationDtype::kBf16,
+          [options](const ModelConfig& config, const BackendSizes& sizes) {
+            return make_cuda_backend(config, sizes, options);
+          }};
 }
 
 size_t cuda_workspace_bytes(const ModelConfig& config, const BackendSizes& sizes,

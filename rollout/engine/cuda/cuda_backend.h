@@ -23,7 +23,7 @@ struct CudaBackendOptions {
 // the threads that run it.
 ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& sizes,
                                const CudaBackendOptions& options);
-BackendFactory cuda_backend_factory(const CudaBackendOptions& options);
+ModelRunner cuda_runner(const CudaBackendOptions& options);
 
 // Device memory such a backend takes beside the KV cache, in bytes, without taking it.
 size_t cuda_workspace_bytes(const ModelConfig& config, const BackendSizes& sizes,

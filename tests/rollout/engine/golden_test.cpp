@@ -82,7 +82,7 @@ TEST_P(GoldenModels, GreedyIdsAndAllLogprobsAreThoseOfTransformers) {
     SamplingParams sampling;
     sampling.temperature = 0.6f;
     sampling.top_p = 0.9f;
-    const auto scores = score_tokens(*weights, ActivationDtype::kF32, tokens,
+    const auto scores = score_tokens(*weights, cpu_runner(ActivationDtype::kF32), tokens,
                                      static_cast<int32_t>(prompts[p].size()), sampling);
     ASSERT_TRUE(scores.ok()) << scores.status().to_string();
     for (size_t i = 0; i < greedy.size(); ++i) {
@@ -130,7 +130,7 @@ TEST_P(GoldenModels, TokensDrawnAtTemperature06AndTopP09HaveTheNumbersOfTransfor
       // A sample carries the support's mass, not its size; equal bits mean the same support.
       std::vector<int32_t> with_drawn = tokens;
       with_drawn.push_back(greedy[i]);
-      const auto scores = score_tokens(*weights, ActivationDtype::kF32, with_drawn,
+      const auto scores = score_tokens(*weights, cpu_runner(ActivationDtype::kF32), with_drawn,
                                        static_cast<int32_t>(tokens.size()), request.sampling);
       ASSERT_TRUE(scores.ok()) << scores.status().to_string();
       EXPECT_EQ(scores->at(0).support_size, support[i]);
@@ -168,7 +168,7 @@ TEST(GoldenSampling, SampledLogprobsAreThoseOfACleanForward) {
   std::vector<int32_t> tokens = *request.prompt_ids;
   tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
   const auto scores =
-      score_tokens(*weights, ActivationDtype::kF32, tokens,
+      score_tokens(*weights, cpu_runner(ActivationDtype::kF32), tokens,
                    static_cast<int32_t>(request.prompt_ids->size()), request.sampling);
   ASSERT_TRUE(scores.ok());
   ASSERT_EQ(scores->size(), sample.token_ids.size());

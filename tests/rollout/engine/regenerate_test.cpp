@@ -135,7 +135,7 @@ TEST_F(Regenerate, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
   EXPECT_GT(stats.num_flips, 20u);
   size_t num_events[3] = {0, 0, 0};
   for (const Trajectory& stored : records) {
-    const auto made = regenerate(stored, lookup, ActivationDtype::kF32);
+    const auto made = regenerate(stored, lookup, cpu_runner(ActivationDtype::kF32));
     ASSERT_TRUE(made.ok()) << stored.trajectory_id << ": " << made.status().to_string();
     const auto& difference = made->first_difference;
     ASSERT_FALSE(difference.has_value())
@@ -165,7 +165,7 @@ TEST_F(Regenerate, NamesTheFirstDifference) {
   ASSERT_EQ(stored.events, (std::vector<TrajectoryEvent>{{8, EventKind::kFlipKeep, 3}}));
 
   const auto difference = [&](const Trajectory& record) {
-    auto made = regenerate(record, lookup, ActivationDtype::kF32);
+    auto made = regenerate(record, lookup, cpu_runner(ActivationDtype::kF32));
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return made.ok() ? made->first_difference : std::nullopt;
   };
@@ -208,11 +208,11 @@ TEST_F(Regenerate, RefusesOtherWeightsAndOtherActivations) {
   ASSERT_TRUE(core->submit(request).ok());
   const Trajectory stored = record_of(request, run_all(*core).at(1));
   const auto other = [](uint64_t, const Digest&) -> Result<WeightSetPtr> { return versions_[1]; };
-  const auto wrong = regenerate(stored, other, ActivationDtype::kF32);
+  const auto wrong = regenerate(stored, other, cpu_runner(ActivationDtype::kF32));
   ASSERT_FALSE(wrong.ok());
   EXPECT_NE(wrong.status().message().find(to_hex(stored.version_digests[0].weight_digest)),
             std::string::npos);
-  EXPECT_EQ(regenerate(stored, lookup, ActivationDtype::kBf16).status().code(),
+  EXPECT_EQ(regenerate(stored, lookup, cpu_runner(ActivationDtype::kBf16)).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
