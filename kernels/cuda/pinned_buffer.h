@@ -17,7 +17,8 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   explicit PinnedBuffer(size_t size) : size_(size) {
-    if (size > 0) WARPROLL_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&data_), size * sizeof(T)));
+    if (size > 0)
+      WARPROLL_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void**>(&data_), size * sizeof(T)));
   }
   ~PinnedBuffer() { cudaFreeHost(data_); }
   PinnedBuffer(PinnedBuffer&& other) noexcept

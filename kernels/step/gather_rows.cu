@@ -19,7 +19,8 @@ __global__ void gather_rows_kernel(const uint16_t* x, const int32_t* rows, uint1
   const int64_t n = blockIdx.x;
   const auto* from = reinterpret_cast<const uint4*>(x + int64_t{rows[n]} * width);
   auto* to = reinterpret_cast<uint4*>(y + n * width);
-  for (int i = static_cast<int>(threadIdx.x); i < width / kValues; i += static_cast<int>(blockDim.x))
+  for (int i = static_cast<int>(threadIdx.x); i < width / kValues;
+       i += static_cast<int>(blockDim.x))
     to[i] = from[i];
 }
 

@@ -19,7 +19,8 @@ ModelBackend make_cpu_backend(const ModelConfig& config, int32_t num_blocks, int
 }
 
 ModelRunner cpu_runner(ActivationDtype activations) {
-  return {"cpu", activations, [activations](const ModelConfig& config, const BackendSizes& sizes) {
+  return {"cpu", activations, sizeof(float),
+          [activations](const ModelConfig& config, const BackendSizes& sizes) {
             return make_cpu_backend(config, sizes.num_blocks, sizes.block_tokens, activations);
           }};
 }

@@ -47,6 +47,7 @@ using BackendFactory = std::function<ModelBackend(const ModelConfig&, const Back
 struct ModelRunner {
   std::string device;  // "cpu", "cuda"
   ActivationDtype activations = ActivationDtype::kF32;
+  int32_t kv_value_bytes = 4;  // of a number in the KV cache
   BackendFactory make_backend;
 };
 ModelRunner cpu_runner(ActivationDtype activations);

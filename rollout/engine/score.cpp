@@ -31,8 +31,7 @@ Status check(const ModelConfig& config, std::span<const int32_t> token_ids, int3
 
 }  // namespace
 
-Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
-                                               const ModelRunner& runner,
+Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights, const ModelRunner& runner,
                                                std::span<const int32_t> token_ids, int32_t first,
                                                const SamplingParams& sampling) {
   const ModelConfig& config = weights.config;

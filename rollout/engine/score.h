@@ -19,8 +19,7 @@ namespace warproll {
 // temperature, top_k, top_p and min_p: logprob is under that distribution (-inf outside its
 // support), raw_logprob under the model.
 // kInvalidArgument: no tokens, ids out of range, more tokens than the model has positions.
-Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights,
-                                               const ModelRunner& runner,
+Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights, const ModelRunner& runner,
                                                std::span<const int32_t> token_ids, int32_t first,
                                                const SamplingParams& sampling);
 

@@ -6,6 +6,7 @@
 
 #include "rollout/engine/engine_core.h"
 #include "worker/commands/command.h"
+#include "worker/commands/device_options.h"
 #include "worker/node/serving_model.h"
 #include "worker/terminal/exit_code.h"
 #include "worker/terminal/stop_signal.h"
@@ -22,7 +23,7 @@ struct Options {
   std::vector<int32_t> batches = {1, 8, 32};
   int32_t context = 64;  // prompt tokens
   int32_t tokens = 64;   // timed tokens a sequence
-  std::string activation_dtype = "f32";
+  ModelDeviceOptions device;
   bool quantise = false;
   bool json = false;
 };
@@ -47,8 +48,7 @@ std::shared_ptr<const std::vector<int32_t>> prompt_of(int32_t sequence, int32_t 
 }
 
 Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, int32_t batch,
-                                                const Options& options,
-                                                ActivationDtype activations) {
+                                                const Options& options, const ModelRunner& runner) {
   EngineParts parts;
   parts.config.max_running_sequences = batch;
   parts.config.max_queued_requests = batch;
@@ -56,7 +56,7 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, int
   parts.config.block_tokens = kBlockTokens;
   parts.config.num_blocks = batch * ((options.context + options.tokens + 1) / kBlockTokens + 2);
   parts.backend =
-      make_cpu_backend(weights->config, parts.config.num_blocks, kBlockTokens, activations);
+      runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
   parts.weights = weights;
   WARPROLL_TRY_ASSIGN(engine, EngineCore::create(std::move(parts)));
   for (int32_t i = 0; i < batch; ++i) {
@@ -71,8 +71,8 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, int
 }
 
 Result<DecodeRow> measure(const WeightSetPtr& weights, int32_t batch, const Options& options,
-                          ActivationDtype activations, StopSignal& stop) {
-  WARPROLL_TRY_ASSIGN(engine, make_engine(weights, batch, options, activations));
+                          const ModelRunner& runner, StopSignal& stop) {
+  WARPROLL_TRY_ASSIGN(engine, make_engine(weights, batch, options, runner));
   const auto seconds_since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
@@ -96,9 +96,10 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, int32_t batch, const Opti
 }
 
 int run_decode(const Options& options, CommandContext& context) {
-  const Result<ActivationDtype> activations = activation_dtype_from(options.activation_dtype);
-  if (!activations.ok()) return report_failure(activations.status());
-  const Result<WeightSetPtr> weights = load_weight_set(options.checkpoint, 1, options.quantise);
+  const Result<ModelDevice> device = open_model_device(options.device);
+  if (!device.ok()) return report_failure(device.status());
+  const Result<WeightSetPtr> weights =
+      load_weight_set(options.checkpoint, 1, options.quantise, *device);
   if (!weights.ok()) return report_failure(weights.status());
   if (options.context + options.tokens + 1 > (*weights)->config.max_position_embeddings) {
     return report_failure(invalid_argument(
@@ -109,12 +110,12 @@ int run_decode(const Options& options, CommandContext& context) {
   Table table({"batch", "tokens/s", "ms a step", "prefill tokens/s"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const int32_t batch : options.batches) {
-    const Result<DecodeRow> row = measure(*weights, batch, options, *activations, context.stop);
+    const Result<DecodeRow> row = measure(*weights, batch, options, device->runner, context.stop);
     if (!row.ok()) return report_failure(row.status());
     table.add({std::to_string(row->batch), format_number(row->tokens_per_s, 0),
                format_number(row->ms_per_step, 3), format_number(row->prefill_tokens_per_s, 0)});
-    rows.push_back({{"device", "cpu"},
-                    {"activations", options.activation_dtype},
+    rows.push_back({{"device", device->runner.device},
+                    {"activations", to_string(device->runner.activations)},
                     {"batch", row->batch},
                     {"context", options.context},
                     {"tokens_per_s", row->tokens_per_s},
@@ -145,8 +146,7 @@ void add_bench_command(CLI::App& app, CommandContext& context) {
   decode->add_option("--tokens", options->tokens, "timed tokens of each")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 24));
-  decode->add_option("--activation-dtype", options->activation_dtype, "f32, bf16 or f16")
-      ->capture_default_str();
+  add_device_options(*decode, options->device);
   decode->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");
   decode->add_flag("--json", options->json, "JSON rows");
   decode->callback([&context, options] { context.exit_code = run_decode(*options, context); });

@@ -9,6 +9,7 @@
 #include "rollout/engine/engine_core.h"
 #include "rollout/engine/score.h"
 #include "worker/commands/command.h"
+#include "worker/commands/device_options.h"
 #include "worker/node/serving_model.h"
 #include "worker/terminal/exit_code.h"
 #include "worker/terminal/stop_signal.h"
@@ -34,7 +35,7 @@ struct Options {
   std::vector<int32_t> prompt_ids;
   std::string prompt;
   std::string chat;
-  std::string activation_dtype = "f32";
+  ModelDeviceOptions device;
   SamplingParams sampling;
   bool quantise = false;
   bool json = false;
@@ -62,7 +63,7 @@ Result<Task> task_of(const Options& options) {
 
 Result<GeneratedSample> run_engine(const WeightSetPtr& weights, const TextParts& text,
                                    const std::vector<int32_t>& prompt_ids, const Options& options,
-                                   ActivationDtype activations, StopSignal& stop) {
+                                   const ModelRunner& runner, StopSignal& stop) {
   EngineParts parts;
   parts.config.num_blocks = static_cast<int32_t>(
       (prompt_ids.size() + static_cast<size_t>(options.sampling.max_tokens)) / kBlockTokens + 2);
@@ -71,7 +72,7 @@ Result<GeneratedSample> run_engine(const WeightSetPtr& weights, const TextParts&
   parts.config.block_tokens = kBlockTokens;
   parts.config.max_running_sequences = 1;
   parts.backend =
-      make_cpu_backend(weights->config, parts.config.num_blocks, kBlockTokens, activations);
+      runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
   parts.weights = weights;
   parts.tokenizer = text.tokenizer;
   WARPROLL_TRY_ASSIGN(engine, EngineCore::create(std::move(parts)));
@@ -138,9 +139,10 @@ int print_text(const GeneratedSample& sample, bool has_text, const std::vector<S
 int run(const Options& options, CommandContext& context) {
   const Result<Task> task = task_of(options);
   if (!task.ok()) return report_config_failure(task.status());
-  const Result<ActivationDtype> activations = activation_dtype_from(options.activation_dtype);
-  if (!activations.ok()) return report_failure(activations.status());
-  const Result<WeightSetPtr> weights = load_weight_set(options.checkpoint, 1, options.quantise);
+  const Result<ModelDevice> device = open_model_device(options.device);
+  if (!device.ok()) return report_failure(device.status());
+  const Result<WeightSetPtr> weights =
+      load_weight_set(options.checkpoint, 1, options.quantise, *device);
   if (!weights.ok()) return report_failure(weights.status());
   const Result<TextParts> text = load_text_parts(options.checkpoint, options.tokenizer);
   if (!text.ok()) return report_failure(text.status());
@@ -150,7 +152,7 @@ int run(const Options& options, CommandContext& context) {
     return report_failure(not_found(prompt.status().message() + "; " + text->note));
   }
   const Result<GeneratedSample> sample =
-      run_engine(*weights, *text, prompt->ids, options, *activations, context.stop);
+      run_engine(*weights, *text, prompt->ids, options, device->runner, context.stop);
   if (!sample.ok()) return report_failure(sample.status());
   if (sample->finish_reason == FinishReason::kError) {
     return report_failure(data_loss(sample->error_type + ": " + sample->error_message));
@@ -158,7 +160,7 @@ int run(const Options& options, CommandContext& context) {
   std::vector<SampledToken> echo;
   if (options.echo_logprobs && prompt->ids.size() > 1) {
     Result<std::vector<SampledToken>> scores =
-        score_tokens(**weights, *activations, prompt->ids, 1, options.sampling);
+        score_tokens(**weights, device->runner, prompt->ids, 1, options.sampling);
     if (!scores.ok()) return report_failure(scores.status());
     echo = std::move(scores).value();
   }
@@ -192,8 +194,7 @@ void add_generate_command(CLI::App& app, CommandContext& context) {
   command->add_option("--seed", sampling.seed, "of the random numbers")->capture_default_str();
   command->add_option("--stop", sampling.stop_strings, "end at this text; repeatable");
   command->add_flag("--ignore-eos", sampling.ignore_eos, "go on past the end-of-text token");
-  command->add_option("--activation-dtype", options->activation_dtype, "f32, bf16 or f16")
-      ->capture_default_str();
+  add_device_options(*command, options->device);
   command->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");
   command->add_flag("--json", options->json, "ids, logprobs, digest as one JSON object");
   command->add_flag("--echo-logprobs", options->echo_logprobs, "score the prompt's tokens too");

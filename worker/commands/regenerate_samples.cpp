@@ -21,15 +21,30 @@ struct Outcome {
   uint64_t tokens = 0;
 };
 
-// A record names its weights by digest; the version is the record's own.
+// The checkpoints on the device of the records that are run again; another device's records load
+// them anew. A record names its weights by digest; the version is the record's own.
 class WeightShelf {
  public:
-  Status load(const RegenerateOptions& options) {
-    for (const std::string& directory : options.checkpoints) {
-      WARPROLL_TRY_ASSIGN(weights, load_weight_set(directory, 0, options.quantise));
+  explicit WeightShelf(const RegenerateOptions& options) : options_(options) {}
+
+  // The device that made the record, unless the options name another.
+  Result<const ModelDevice*> device_of(const Trajectory& record) {
+    ModelDeviceOptions wanted;
+    wanted.device = options_.device != "auto"                          ? options_.device
+                    : record.engine_version.ends_with(kCudaEngineMark) ? "cuda"
+                                                                       : "cpu";
+    wanted.activation_dtype = record.activation_dtype;
+    const std::string name = wanted.device + " " + wanted.activation_dtype;
+    if (name == name_) return &device_;
+    by_digest_.clear();
+    WARPROLL_TRY_ASSIGN(device, open_model_device(wanted));
+    device_ = std::move(device);
+    for (const std::string& directory : options_.checkpoints) {
+      WARPROLL_TRY_ASSIGN(weights, load_weight_set(directory, 0, options_.quantise, device_));
       by_digest_[weights->weight_digest] = weights;
     }
-    return ok_status();
+    name_ = name;
+    return &device_;
   }
   Result<WeightSetPtr> find(uint64_t weight_version, const Digest& digest) const {
     const auto found = by_digest_.find(digest);
@@ -43,16 +58,19 @@ class WeightShelf {
   }
 
  private:
+  const RegenerateOptions& options_;
+  std::string name_;
+  ModelDevice device_;
   std::map<Digest, WeightSetPtr> by_digest_;
 };
 
-Status regenerate_one(const StoredRecord& stored, const WeightShelf& shelf, Outcome& outcome) {
+Status regenerate_one(const StoredRecord& stored, WeightShelf& shelf, Outcome& outcome) {
   WARPROLL_TRY_ASSIGN(trajectory, decode_stored(stored));
-  WARPROLL_TRY_ASSIGN(activations, activation_dtype_from(trajectory.activation_dtype));
+  WARPROLL_TRY_ASSIGN(device, shelf.device_of(trajectory));
   const Result<Regeneration> again = regenerate(
       trajectory,
       [&](uint64_t version, const Digest& digest) { return shelf.find(version, digest); },
-      activations);
+      device->runner);
   if (again.status().code() == StatusCode::kNotFound) {
     if (outcome.without_weights++ == 0) {
       std::printf("seq %llu: %s\n", static_cast<unsigned long long>(stored.seq),
@@ -78,8 +96,7 @@ Status regenerate_one(const StoredRecord& stored, const WeightShelf& shelf, Outc
 
 Status regenerate_all(const std::string& directory, const LogSelection& selection,
                       const RegenerateOptions& options, StopSignal& stop, Outcome& outcome) {
-  WeightShelf shelf;
-  WARPROLL_TRY(shelf.load(options));
+  WeightShelf shelf(options);
   WARPROLL_TRY_ASSIGN(cursor, open_selection(directory, selection));
   Progress progress("regenerate", 0, ProgressUnit::kItems);
   for (uint64_t done = 1;; ++done) {

@@ -13,6 +13,7 @@ namespace warproll {
 struct RegenerateOptions {
   std::vector<std::string> checkpoints;  // found by their digest, whatever version they had
   bool quantise = false;
+  std::string device = "auto";  // "auto": the one that made the record; "cpu", "cuda"
 };
 
 // Prints the first difference of each sample that differs. The exit code: 1 when bits differ, 3

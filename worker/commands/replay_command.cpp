@@ -71,6 +71,10 @@ void add_replay_command(CLI::App& app, CommandContext& context) {
       ->check(CLI::IsMember({"jsonl", "records"}));
   command->add_option("--checkpoint", options->regeneration.checkpoints,
                       "weights for --regenerate, found by their digest; repeatable");
+  command
+      ->add_option("--device", options->regeneration.device,
+                   "for --regenerate: cpu, cuda or auto = what made the record")
+      ->capture_default_str();
   command->add_flag("--quantise-mxfp8", options->regeneration.quantise,
                     "the worker quantised on receive");
   command->callback([&context, options] { context.exit_code = run(*options, context); });

@@ -26,14 +26,18 @@ void describe_model(ConfigVisitor& v, WorkerConfig::Model& model) {
   v.integer("weight_version", model.weight_version, {0, 9e15},
             "the version number of that checkpoint");
   v.text("tokenizer", model.tokenizer, "tokenizer.json; empty = beside the checkpoint");
-  v.choice("activation_dtype", model.activation_dtype, {"f32", "bf16", "f16"},
-           "f32 is the oracle, 16-bit rounds where a GPU would");
+  v.choice("activation_dtype", model.activation_dtype, {"auto", "f32", "bf16", "f16"},
+           "auto = bf16 on a GPU, f32 on a CPU, where 16-bit rounds as a GPU would");
   v.choice("quantise", model.quantise, {"none", "mxfp8"},
            "mxfp8 quantises BF16 linear weights on receive");
 }
 
 void describe_engine(ConfigVisitor& v, WorkerConfig::Engine& engine) {
   const ConfigSection section(v, "engine", "continuous batching and the KV cache");
+  v.choice("device", engine.device, {"auto", "cpu", "cuda"}, "auto = a GPU if there is one");
+  v.integer("gpu", engine.gpu, {0, 63}, "which GPU");
+  v.flag("batch_invariant", engine.batch_invariant,
+         "GPU: a sample's bits do not depend on the batch, so it can be generated again");
   v.integer("max_running_sequences", engine.max_running_sequences, {1, 65536},
             "sequences decoded together");
   v.integer("max_queued_samples", engine.max_queued_samples, {1, 10000000},

@@ -36,11 +36,14 @@ struct WorkerConfig {
     std::string checkpoint;
     int64_t weight_version = 1;
     std::string tokenizer;
-    std::string activation_dtype = "f32";
+    std::string activation_dtype = "auto";
     std::string quantise = "none";
   } model;
 
   struct Engine {
+    std::string device = "auto";
+    int64_t gpu = 0;
+    bool batch_invariant = true;
     int64_t max_running_sequences = 32;
     int64_t max_queued_samples = 1024;
     int64_t max_batch_tokens = 256;

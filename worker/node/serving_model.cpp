@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "rollout/engine/request_check.h"
+#include "rollout/model/cuda/device_weights.h"
 #include "rollout/tokenizer/chat_format.h"
 #include "weights_sync/weight_staging.h"
 
@@ -21,34 +22,43 @@ Result<ActivationDtype> activation_dtype_from(const std::string& text) {
   return invalid_argument("activation dtype '" + text + "', wanted f32, bf16 or f16");
 }
 
-LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving) {
-  return [quantise_to_mxfp8, serving = std::move(serving)](
+LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving,
+                                    bool on_gpu) {
+  return [quantise_to_mxfp8, on_gpu, serving = std::move(serving)](
              const CheckpointFiles& files,
              std::span<const TensorInfo> tensors) -> Result<ArenaLayout> {
     WARPROLL_TRY_ASSIGN(config, model_config_of(files));
     if (serving.has_value()) WARPROLL_TRY(check_same_shape(config, *serving));
-    return make_arena_layout(config, tensors, quantise_to_mxfp8);
+    WARPROLL_TRY_ASSIGN(rows, make_arena_layout(config, tensors, quantise_to_mxfp8));
+    if (!on_gpu) return rows;
+    return make_device_layout(config, rows);
   };
 }
 
 Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged) {
   WARPROLL_TRY_ASSIGN(config, model_config_of(staged->files));
-  WARPROLL_TRY_ASSIGN(weights, bind_weights(config, staged->layout, staged->arena.data()));
   auto set = std::make_shared<WeightSet>();
+  if (staged->layout.tile_regions.empty()) {
+    WARPROLL_TRY_ASSIGN(weights, bind_weights(config, staged->layout, staged->arena.data()));
+    set->weights = std::move(weights);
+  } else {
+    WARPROLL_TRY_ASSIGN(weights, bind_device_weights(config, staged->layout, staged->arena.data()));
+    set->device = std::make_shared<const DeviceModelWeights>(std::move(weights));
+  }
   set->weight_version = staged->weight_version;
   set->weight_digest = staged->weight_digest;
   set->config = std::move(config);
-  set->weights = std::move(weights);
   set->storage = staged;
   return WeightSetPtr(std::move(set));
 }
 
 Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weight_version,
-                                     bool quantise_to_mxfp8) {
+                                     bool quantise_to_mxfp8, const ModelDevice& device) {
   WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(directory));
-  WeightArenas arenas;  // the staged weights outlive it
-  const Result<StagedWeightsPtr> staged = load_staged(
-      checkpoint, weight_version, make_layout_function(quantise_to_mxfp8, std::nullopt), arenas);
+  WeightArenas arenas(0, device.arenas);  // the staged weights outlive it
+  const Result<StagedWeightsPtr> staged =
+      load_staged(checkpoint, weight_version,
+                  make_layout_function(quantise_to_mxfp8, std::nullopt, device.on_gpu()), arenas);
   if (!staged.ok()) return staged.status().with_context(directory);
   return make_weight_set(*staged);
 }

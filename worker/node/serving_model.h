@@ -15,6 +15,7 @@
 #include "rollout/tokenizer/tokenizer.h"
 #include "weights_sync/checkpoint.h"
 #include "weights_sync/weight_arenas.h"
+#include "worker/node/model_device.h"
 
 namespace warproll {
 
@@ -22,15 +23,16 @@ Result<ModelConfig> model_config_of(const CheckpointFiles& files);
 Result<ActivationDtype> activation_dtype_from(const std::string& text);  // "f32" | "bf16" | "f16"
 
 // For UpdateReceiver and load_staged. `serving` empty = any model; otherwise another shape than
-// that is refused before a byte moves.
-LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving);
+// that is refused before a byte moves. on_gpu: of an arena in device memory.
+LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving,
+                                    bool on_gpu = false);
 
 // The views the engine reads; keeps `staged` alive.
 Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged);
 
 // A checkpoint directory as a WeightSet, for the commands that run a model without a trainer.
 Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weight_version,
-                                     bool quantise_to_mxfp8);
+                                     bool quantise_to_mxfp8, const ModelDevice& device);
 
 // Tokenizer and chat format of a checkpoint. tokenizer null: there is no tokenizer.json; token ids
 // still work. A tokenizer.json that cannot be used is an error.

@@ -28,6 +28,7 @@
 #include "weights_sync/update_receiver.h"
 #include "worker/config/worker_config.h"
 #include "worker/node/metrics_server.h"
+#include "worker/node/model_device.h"
 #include "worker/node/serving_model.h"
 #include "worker/terminal/logging.h"
 
@@ -48,6 +49,7 @@ class WorkerNode {
 
  private:
   WorkerNode(const WorkerConfig& config, Logger logger);
+  Status open_device();
   Status load_weights();
   Status start_engine();
   Status open_log();
@@ -82,10 +84,11 @@ class WorkerNode {
 
   ZmqContext context_;
   std::vector<std::unique_ptr<BroadcastTransport>> transports_;
+  std::function<void(const WeightSet&)> prepare_weights_;  // of the engine's backend; may be null
   std::unique_ptr<Engine> engine_;  // before updates_: its install function uses it
   std::unique_ptr<UpdateReceiver> updates_;
   ModelConfig model_;
-  ActivationDtype activations_ = ActivationDtype::kF32;
+  ModelDevice device_;
   TextParts text_;
   ModelIdentity identity_;
   Digest model_config_digest_{};

@@ -21,16 +21,17 @@ std::string default_name() {
   return std::string(host) + "-" + std::to_string(getpid());
 }
 
-// KV blocks that fit into the configured memory: K and V of every layer, kept as F32.
-int32_t kv_blocks(const WorkerConfig::Engine& engine, const ModelConfig& model) {
+// KV blocks that fit into the configured memory: K and V of every layer.
+int32_t kv_blocks(const WorkerConfig::Engine& engine, const ModelConfig& model,
+                  int32_t value_bytes) {
   const int64_t block_bytes = int64_t{2} * model.num_layers * engine.kv_block_tokens *
-                              model.num_kv_heads * model.head_dim *
-                              static_cast<int64_t>(sizeof(float));
+                              model.num_kv_heads * model.head_dim * value_bytes;
   return static_cast<int32_t>(
       std::min<int64_t>((engine.kv_memory_mb << 20) / block_bytes, 1 << 30));
 }
 
-EngineConfig engine_config(const WorkerConfig::Engine& engine, const ModelConfig& model) {
+EngineConfig engine_config(const WorkerConfig::Engine& engine, const ModelConfig& model,
+                           int32_t kv_value_bytes) {
   EngineConfig config;
   config.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
   config.prefill_chunk_tokens =
@@ -39,7 +40,7 @@ EngineConfig engine_config(const WorkerConfig::Engine& engine, const ModelConfig
   config.max_queued_requests = static_cast<int32_t>(engine.max_queued_samples);
   config.max_context_tokens = static_cast<int32_t>(engine.max_context_tokens);
   config.block_tokens = static_cast<int32_t>(engine.kv_block_tokens);
-  config.num_blocks = kv_blocks(engine, model);
+  config.num_blocks = kv_blocks(engine, model, kv_value_bytes);
   return config;
 }
 
@@ -50,6 +51,18 @@ WorkerNode::WorkerNode(const WorkerConfig& config, Logger logger)
       logger_(std::move(logger)),
       name_(config.name.empty() ? default_name() : config.name),
       update_messages_(kUpdateMessages) {}
+
+Status WorkerNode::open_device() {
+  ModelDeviceOptions options;
+  options.device = config_.engine.device;
+  options.gpu_index = static_cast<int32_t>(config_.engine.gpu);
+  options.activation_dtype = config_.model.activation_dtype;
+  options.batch_invariant = config_.engine.batch_invariant;
+  WARPROLL_TRY_ASSIGN(device, open_model_device(options));
+  device_ = std::move(device);
+  logger_.info("the model runs on " + device_.description);
+  return ok_status();
+}
 
 Status WorkerNode::load_weights() {
   for (const std::string& transport : config_.weights.transports) {
@@ -65,6 +78,7 @@ Status WorkerNode::load_weights() {
     transports_.push_back(std::make_unique<TcpTransport>(context_, options));
   }
   UpdateReceiverOptions options;
+  options.arena_device = device_.arenas;
   options.protocol.producer_id_hex = to_hex(log_->producer_id());
   options.protocol.pin_max_ms = static_cast<uint32_t>(config_.weights.pin_max_ms);
   const bool quantise = config_.model.quantise == "mxfp8";
@@ -73,7 +87,7 @@ Status WorkerNode::load_weights() {
                                     std::span<const TensorInfo> tensors) {
     const std::optional<ModelConfig> serving =
         engine_ ? std::optional<ModelConfig>(model_) : std::nullopt;
-    return make_layout_function(quantise, serving)(files, tensors);
+    return make_layout_function(quantise, serving, device_.on_gpu())(files, tensors);
   };
   options.install = [this](const StagedWeightsPtr& staged) { return install(staged); };
   options.send = [this](const Message& message) {
@@ -83,7 +97,7 @@ Status WorkerNode::load_weights() {
   };
   for (const auto& transport : transports_) options.transports.push_back(transport.get());
   options.golden_gate = [this](const StagedWeightsPtr& staged, const GoldenGate& gate) {
-    return run_golden_gate(staged, gate, activations_);
+    return run_golden_gate(staged, gate, device_.runner);
   };
   options.pinned_sequences = [this](uint64_t) {
     return static_cast<uint32_t>(engine_->pinned_sequences());
@@ -110,8 +124,6 @@ Status WorkerNode::load_weights() {
 }
 
 Status WorkerNode::start_engine() {
-  WARPROLL_TRY_ASSIGN(activations, activation_dtype_from(config_.model.activation_dtype));
-  activations_ = activations;
   const StagedWeightsPtr staged = updates_->serving();
   WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
   WARPROLL_TRY_ASSIGN(text, load_text_parts(config_.model.checkpoint, config_.model.tokenizer));
@@ -120,16 +132,17 @@ Status WorkerNode::start_engine() {
   model_ = weights->config;
   model_config_digest_ = config_digest(staged->files);
   identity_.model = model_.architecture;
-  identity_.activation_dtype = std::string(to_string(activations_));
+  identity_.activation_dtype = std::string(to_string(device_.runner.activations));
   identity_.engine_version = "warproll " WARPROLL_VERSION;
+  if (device_.on_gpu()) identity_.engine_version += kCudaEngineMark;
   if (text_.tokenizer) identity_.tokenizer_digest = text_.tokenizer->digest();
 
   EngineParts parts;
-  parts.config = engine_config(config_.engine, model_);
+  parts.config = engine_config(config_.engine, model_, device_.runner.kv_value_bytes);
   WARPROLL_TRY(validate(parts.config, model_).with_context("engine"));
   max_context_tokens_ = parts.config.context_tokens(model_);
-  parts.backend =
-      make_cpu_backend(model_, parts.config.num_blocks, parts.config.block_tokens, activations_);
+  parts.backend = device_.runner.make_backend(model_, backend_sizes(parts.config, model_));
+  prepare_weights_ = parts.backend.prepare;
   // OpenMP keeps its thread count a thread: it is set on the engine's.
   parts.backend.forward =
       [forward = parts.backend.forward, threads = static_cast<int>(config_.engine.threads)](
@@ -225,6 +238,7 @@ Status WorkerNode::start_metrics() {
 Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config, Logger logger) {
   std::unique_ptr<WorkerNode> node(new WorkerNode(config, std::move(logger)));
   WARPROLL_TRY(node->open_log());
+  WARPROLL_TRY(node->open_device());
   WARPROLL_TRY(node->load_weights());
   WARPROLL_TRY(node->start_engine());
   WARPROLL_TRY(node->start_collector());
@@ -237,6 +251,7 @@ Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config
 
 Result<InstallReport> WorkerNode::install(const StagedWeightsPtr& staged) {
   WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
+  if (prepare_weights_) prepare_weights_(*weights);
   const Result<SwapReport> swap =
       engine_->install_weights(std::move(weights), std::chrono::steady_clock::now() + kLongestStep);
   // The flip may still come after that: what is served would no longer be what is reported.

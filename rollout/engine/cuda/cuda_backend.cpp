@@ -24,8 +24,8 @@ DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBacken
   forward.largest.num_sequences = std::min(sizes.max_sequences, sizes.max_batch_tokens);
   forward.largest.num_logits = std::max(forward.largest.num_sequences, sizes.max_logits);
   const int32_t blocks = (sizes.max_context_tokens + sizes.block_tokens - 1) / sizes.block_tokens;
-  forward.largest.blocks_per_sequence = static_cast<int32_t>(
-      std::bit_ceil(std::max(static_cast<uint32_t>(blocks), kFewestBlocks)));
+  forward.largest.blocks_per_sequence =
+      static_cast<int32_t>(std::bit_ceil(std::max(static_cast<uint32_t>(blocks), kFewestBlocks)));
   forward.block_tokens = sizes.block_tokens;
   forward.batch_invariant = options.batch_invariant;
   forward.moe_path = options.moe_path;
@@ -47,10 +47,10 @@ class CudaBackend {
         routes_(static_cast<size_t>(config.num_moe_layers()) *
                 static_cast<size_t>(sizes.max_batch_tokens) *
                 static_cast<size_t>(config.num_experts_per_tok)),
-        graphs_([this](const StepShape& shape, const DeviceModelWeights& weights,
-                       cudaStream_t stream) {
-          forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
-        }) {
+        graphs_(
+            [this](const StepShape& shape, const DeviceModelWeights& weights, cudaStream_t stream) {
+              forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
+            }) {
     WARPROLL_CUDA_CHECK(cudaGetDevice(&device_));
   }
 
@@ -93,12 +93,13 @@ class CudaBackend {
     return *weights.device;
   }
 
-  [[nodiscard]] StepShape shape_of(const ForwardBatch& batch, bool sampled, bool router_logits) const {
+  [[nodiscard]] StepShape shape_of(const ForwardBatch& batch, bool sampled,
+                                   bool router_logits) const {
     StepShape shape;
     shape.num_tokens = static_cast<int32_t>(batch.token_ids.size());
     shape.num_sequences = static_cast<int32_t>(batch.context_lens.size());
-    shape.blocks_per_sequence = static_cast<int32_t>(std::bit_ceil(
-        std::max(static_cast<uint32_t>(batch.blocks_per_sequence), kFewestBlocks)));
+    shape.blocks_per_sequence = static_cast<int32_t>(
+        std::bit_ceil(std::max(static_cast<uint32_t>(batch.blocks_per_sequence), kFewestBlocks)));
     shape.num_logits = static_cast<int32_t>(batch.logits_rows.size());
     shape.decode_only =
         shape.num_tokens == shape.num_sequences && shape.num_logits == shape.num_tokens;
@@ -122,8 +123,7 @@ class CudaBackend {
     }
     const auto tokens = batch.token_ids.size();
     if (out.want_routes) {
-      copy_back(routes_.data(), forward_.outputs().routes,
-                tokens * route_ids() * sizeof(int32_t));
+      copy_back(routes_.data(), forward_.outputs().routes, tokens * route_ids() * sizeof(int32_t));
     }
     if (out.want_router_logits) give_router_logits(tokens, out);
     if (out.want_routes && rows.empty()) {
@@ -204,7 +204,7 @@ ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& si
 }
 
 ModelRunner cuda_runner(const CudaBackendOptions& options) {
-  return {"cuda", ActivationDtype::kBf16,
+  return {"cuda", ActivationDtype::kBf16, sizeof(uint16_t),
           [options](const ModelConfig& config, const BackendSizes& sizes) {
             return make_cuda_backend(config, sizes, options);
           }};

@@ -19,8 +19,8 @@ uint64_t places_of(const DeviceModelWeights& weights) {
   add_pointer(weights.final_norm);
   add(static_cast<uint64_t>(weights.norm_dtype));
   for (const DeviceLayerWeights& layer : weights.layers) {
-    for (const std::byte* p : {layer.input_norm, layer.post_attention_norm, layer.q_norm,
-                               layer.k_norm, layer.router})
+    for (const std::byte* p :
+         {layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm, layer.router})
       add_pointer(p);
     add(static_cast<uint64_t>(layer.router_dtype));
     for (const TileMatrix* m : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add_tiles(*m);
@@ -32,8 +32,8 @@ const CudaGraph& StepGraphs::find(const StepShape& shape, uint64_t places,
                                   const DeviceModelWeights& weights) {
   std::unique_ptr<const CudaGraph>& graph = graphs_[{places, shape}];
   if (graph == nullptr) {
-    graph = std::make_unique<const CudaGraph>(CudaGraph::capture(
-        [&](cudaStream_t stream) { enqueue_(shape, weights, stream); }));
+    graph = std::make_unique<const CudaGraph>(
+        CudaGraph::capture([&](cudaStream_t stream) { enqueue_(shape, weights, stream); }));
   }
   return *graph;
 }

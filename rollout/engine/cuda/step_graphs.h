@@ -33,8 +33,7 @@ class StepGraphs {
 
  private:
   using Key = std::pair<uint64_t, StepShape>;  // where the weights lie
-  const CudaGraph& find(const StepShape& shape, uint64_t places,
-                        const DeviceModelWeights& weights);
+  const CudaGraph& find(const StepShape& shape, uint64_t places, const DeviceModelWeights& weights);
 
   const Enqueue enqueue_;
   mutable std::mutex mutex_;

@@ -130,23 +130,23 @@ class DeviceForward::Step {
     const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
     int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
     const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
-    route({.x = space_.normed,
-           .weight = w.router,
-           .weight_dtype = w.router_dtype,
-           .given_ids = inputs_.given_ids == nullptr
-                            ? nullptr
-                            : inputs_.given_ids + moe_layer * tokens * top_k,
-           .logits = space_.router_logits + captured * config_.num_experts,
-           .topk_ids = topk_ids,
-           .topk_weights = space_.topk_weights,
-           .lists = space_.lists,
-           .x_tile = space_.normed_tile,
-           .num_tokens = shape_.num_tokens,
-           .hidden_size = config_.hidden_size,
-           .num_experts = config_.num_experts,
-           .top_k = config_.num_experts_per_tok,
-           .renormalise = config_.norm_topk_prob},
-          stream_);
+    route(
+        {.x = space_.normed,
+         .weight = w.router,
+         .weight_dtype = w.router_dtype,
+         .given_ids = inputs_.given_ids == nullptr ? nullptr
+                                                   : inputs_.given_ids + moe_layer * tokens * top_k,
+         .logits = space_.router_logits + captured * config_.num_experts,
+         .topk_ids = topk_ids,
+         .topk_weights = space_.topk_weights,
+         .lists = space_.lists,
+         .x_tile = space_.normed_tile,
+         .num_tokens = shape_.num_tokens,
+         .hidden_size = config_.hidden_size,
+         .num_experts = config_.num_experts,
+         .top_k = config_.num_experts_per_tok,
+         .renormalise = config_.norm_topk_prob},
+        stream_);
     experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
   }
 
@@ -230,9 +230,7 @@ class DeviceForward::Step {
 };
 
 DeviceForward::DeviceForward(const ModelConfig& config, const DeviceForwardOptions& options)
-    : config_(config),
-      options_(options),
-      space_(std::make_unique<Workspace>(config, options)) {}
+    : config_(config), options_(options), space_(std::make_unique<Workspace>(config, options)) {}
 
 DeviceForward::~DeviceForward() = default;
 

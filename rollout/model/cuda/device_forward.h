@@ -35,10 +35,10 @@ struct DeviceForwardOptions {
 
 // What a step leaves in device memory, until the next one.
 struct StepOutputs {
-  const float* logits = nullptr;         // [N, V]
-  const SampledToken* sampled = nullptr; // [N], when shape.sampled
-  const int32_t* routes = nullptr;       // [L, T, K] expert ids
-  const float* router_logits = nullptr;  // [L, T, E], when shape.want_router_logits
+  const float* logits = nullptr;          // [N, V]
+  const SampledToken* sampled = nullptr;  // [N], when shape.sampled
+  const int32_t* routes = nullptr;        // [L, T, K] expert ids
+  const float* router_logits = nullptr;   // [L, T, E], when shape.want_router_logits
 };
 
 class DeviceForward {

@@ -85,8 +85,8 @@ class DeviceLayout {
                               ", a GPU wants BF16, F16, MXFP8 or block FP8");
     }
     region.scale_dtype = scales->second->dtype;
-    region.format = region.scale_dtype == Dtype::kF8E8M0 ? WeightFormat::kMxfp8
-                                                         : WeightFormat::kFp8Block;
+    region.format =
+        region.scale_dtype == Dtype::kF8E8M0 ? WeightFormat::kMxfp8 : WeightFormat::kFp8Block;
     if (region.format == WeightFormat::kMxfp8) return region;
     region.block_rows = config_.block_rows;
     region.block_cols = config_.block_cols;
@@ -94,10 +94,9 @@ class DeviceLayout {
         region.block_cols % 32 == 0) {
       return region;
     }
-    return invalid_argument("slot '" + slot.name + "' has FP8 blocks of [" +
-                            std::to_string(region.block_rows) + ", " +
-                            std::to_string(region.block_cols) +
-                            "], a GPU wants multiples of 8 and 32");
+    return invalid_argument(
+        "slot '" + slot.name + "' has FP8 blocks of [" + std::to_string(region.block_rows) + ", " +
+        std::to_string(region.block_cols) + "], a GPU wants multiples of 8 and 32");
   }
 
   Status add_tiles(ArenaSlot& slot, const TilePlace& place) {
@@ -119,7 +118,8 @@ class DeviceLayout {
       return invalid_argument("slot '" + slot.name + "' " + shape_text(slot.shape) + " " +
                               std::string(to_string(slot.dtype)) +
                               " has another format than the slots before it, a GPU wants one for "
-                              "all of '" + region.name + "'");
+                              "all of '" +
+                              region.name + "'");
     }
     slot.tile_region = static_cast<int32_t>(regions.size()) - 1;
     slot.first_row = region.rows;

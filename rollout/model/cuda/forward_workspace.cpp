@@ -83,8 +83,9 @@ void DeviceForward::Workspace::place(const ModelConfig& config, const DeviceForw
   const auto rows = static_cast<int32_t>(tokens);
   dense_lists = expert_lists_at(take_bytes(expert_lists_bytes(rows, 1)), rows, 1);
   const int64_t decode_tokens = std::min<int64_t>(tokens, kMaxWarpDecodeTokens);
-  take(expert_h, 2 * decode_tokens * std::max(top_k * config.moe_intermediate_size,
-                                              int64_t{config.intermediate_size}));
+  take(expert_h,
+       2 * decode_tokens *
+           std::max(top_k * config.moe_intermediate_size, int64_t{config.intermediate_size}));
   take(expert_partials, decode_tokens * top_k * hidden_size);
   if (!options.batch_invariant) {
     ExpertCentricShape shape{largest.num_tokens, config.num_experts, config.num_experts_per_tok,
@@ -96,9 +97,9 @@ void DeviceForward::Workspace::place(const ModelConfig& config, const DeviceForw
     }
     expert_centric = take_bytes(expert_centric_bytes);
   }
-  linear_bytes = step_linear_workspace_bytes(
-      std::max(largest.num_tokens, largest.num_logits),
-      std::max(config.hidden_size, config.num_heads * config.head_dim));
+  linear_bytes =
+      step_linear_workspace_bytes(std::max(largest.num_tokens, largest.num_logits),
+                                  std::max(config.hidden_size, config.num_heads * config.head_dim));
   linear = take_bytes(linear_bytes);
   take(logits_hidden, int64_t{largest.num_logits} * hidden_size);
   take(logits, int64_t{largest.num_logits} * config.vocab_size);

@@ -10,7 +10,8 @@ namespace warproll {
 
 // Offsets in the block, in bytes.
 struct StepInputBuffer::Places {
-  size_t token_ids, positions, slot_mapping, cu_seqlens_q, block_table, logits_rows, given_ids, rows;
+  size_t token_ids, positions, slot_mapping, cu_seqlens_q, block_table, logits_rows, given_ids,
+      rows;
   size_t bytes;
 };
 
@@ -95,8 +96,8 @@ void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
 }
 
 void StepInputBuffer::upload(cudaStream_t stream) const {
-  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_.data(), host_.data(), used_bytes_,
-                                      cudaMemcpyHostToDevice, stream));
+  WARPROLL_CUDA_CHECK(
+      cudaMemcpyAsync(device_.data(), host_.data(), used_bytes_, cudaMemcpyHostToDevice, stream));
 }
 
 StepInputs StepInputBuffer::at(const StepShape& shape) const { return in(device_.data(), shape); }

@@ -24,7 +24,7 @@ struct StepShape {
   int32_t num_logits = 0;           // N
   bool decode_only = false;         // every sequence has one new token and wants its logits
   bool given_routes = false;
-  bool sampled = false;             // tokens are drawn on the device
+  bool sampled = false;  // tokens are drawn on the device
   bool want_router_logits = false;
   auto operator<=>(const StepShape&) const = default;
 };

@@ -118,8 +118,9 @@ class Flips : public ::testing::Test {
     const auto prompt_len = static_cast<int32_t>(tokens.size());
     tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
     for (const VersionDigest& version : sample.version_digests) {
-      const auto scores = score_tokens(*versions_[version.weight_version - 1],
-                                       cpu_runner(ActivationDtype::kF32), tokens, prompt_len, request.sampling);
+      const auto scores =
+          score_tokens(*versions_[version.weight_version - 1], cpu_runner(ActivationDtype::kF32),
+                       tokens, prompt_len, request.sampling);
       ASSERT_TRUE(scores.ok()) << scores.status().to_string();
       for (size_t i = 0; i < sample.token_ids.size(); ++i) {
         if (sample.weight_versions[i] != version.weight_version) continue;

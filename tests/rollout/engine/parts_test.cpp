@@ -65,7 +65,9 @@ TEST(EngineStatsBuckets, AreByPowersOfTwoMicroseconds) {
 TEST(ScoreTokens, RefusesBadTokensWithTheValues) {
   const WeightSetPtr weights = fake_weights(1);
   const auto message = [&](const std::vector<int32_t>& tokens, int32_t first) {
-    return score_tokens(*weights, cpu_runner(ActivationDtype::kF32), tokens, first, {}).status().message();
+    return score_tokens(*weights, cpu_runner(ActivationDtype::kF32), tokens, first, {})
+        .status()
+        .message();
   };
   EXPECT_EQ(message({}, 1), "score: 0 tokens, wanted 1..256");
   EXPECT_EQ(message({1, 2}, 0), "score: the first token to score is 0, wanted 1..2");

@@ -63,8 +63,8 @@ void expect_clean_forward_agrees(const SampleRequest& request, const GeneratedSa
   tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
   const std::set<uint64_t> met(sample.weight_versions.begin(), sample.weight_versions.end());
   for (const uint64_t version : met) {
-    const auto scores = score_tokens(*versions.at(version - 1), cpu_runner(ActivationDtype::kF32), tokens,
-                                     prompt_len, request.sampling);
+    const auto scores = score_tokens(*versions.at(version - 1), cpu_runner(ActivationDtype::kF32),
+                                     tokens, prompt_len, request.sampling);
     ASSERT_TRUE(scores.ok()) << scores.status().to_string();
     for (size_t i = 0; i < sample.token_ids.size(); ++i) {
       if (sample.weight_versions[i] != version) continue;
