@@ -45,7 +45,7 @@ __device__ __forceinline__ float inverse_rms(const uint16_t* x, int head_dim, fl
   uint32_t bits[2 * kCols * kTimes];
 #pragma unroll
   for (int i = 0; i < 2 * kCols * kTimes; ++i) {
-    bits[i] = i * kLanes < head_dim ? x[i * kLanes + lane] : 0u;
+    bits[i] = i * kLanes + lane < head_dim ? x[i * kLanes + lane] : 0u;
   }
   float sum = 0.0f;
 #pragma unroll
@@ -159,14 +159,14 @@ void check_pointers(const QkvFinishParams& p) {
 }
 
 void check(const QkvFinishParams& p) {
-  check_argument(p.num_tokens >= 0 && p.num_heads >= 1 && p.num_kv_heads >= 1 && p.head_dim >= 32 &&
-                     p.head_dim <= kMaxHeadDim && p.head_dim % 32 == 0,
+  check_argument(p.num_tokens >= 0 && p.num_heads >= 1 && p.num_kv_heads >= 1 && p.head_dim >= 16 &&
+                     p.head_dim <= kMaxHeadDim && p.head_dim % 16 == 0,
                  [&] {
                    return "qkv_finish: T " + std::to_string(p.num_tokens) + ", " +
                           std::to_string(p.num_heads) + " heads, " +
                           std::to_string(p.num_kv_heads) + " kv heads, D " +
                           std::to_string(p.head_dim) +
-                          "; wanted T >= 0, heads >= 1, D a multiple of 32 up to " +
+                          "; wanted T >= 0, heads >= 1, D a multiple of 16 up to " +
                           std::to_string(kMaxHeadDim);
                  });
   check_argument(p.num_slots >= 1 && p.max_positions >= 1, [&] {

@@ -42,7 +42,7 @@ struct QkvFinishParams {
   int32_t num_tokens = 0;  // T >= 0; 0 is a no-op
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;  // D, multiple of 32, 32 .. 256
+  int32_t head_dim = 0;  // D, multiple of 16, 16 .. 256
 };                       // all pointers to vectors 16-byte aligned
 void qkv_finish(const QkvFinishParams& params, cudaStream_t stream);
 

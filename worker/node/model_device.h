@@ -14,8 +14,9 @@
 namespace warproll {
 
 struct ModelDeviceOptions {
-  std::string device = "auto";            // "auto" (a GPU if this build and machine have one), "cpu", "cuda"
-  std::string activation_dtype = "auto";  // "auto" (f32 on a CPU, bf16 on a GPU), "f32", "bf16", "f16"
+  std::string device = "auto";  // "auto" (a GPU if this build and machine have one), "cpu", "cuda"
+  std::string activation_dtype =
+      "auto";  // "auto" (f32 on a CPU, bf16 on a GPU), "f32", "bf16", "f16"
   int32_t gpu_index = 0;
   bool batch_invariant = true;  // GPU: one order of every sum, whatever the batch
 };

@@ -707,7 +707,8 @@ struct HeadShape {
 TEST(QkvFinishGpu, HasTheBitsOfItsTwinsAndWritesOnlyItsSlots) {
   SKIP_WITHOUT_GPU();
   std::mt19937 rng(81);
-  for (const HeadShape& s : {HeadShape{4, 2, 32},
+  for (const HeadShape& s : {HeadShape{6, 3, 16},
+                             {4, 2, 32},
                              {4, 2, 64},
                              {32, 4, 64},
                              {4, 2, 128},
@@ -821,7 +822,7 @@ TEST(QkvFinishGpu, RefusesBadShapes) {
     EXPECT_THROW(qkv_finish(p, nullptr), std::invalid_argument);
   };
   refused([](P& p) { p.num_tokens = -1; });
-  for (const int32_t dim : {0, 16, 48, 288}) refused([&](P& p) { p.head_dim = dim; });
+  for (const int32_t dim : {0, 8, 40, 272}) refused([&](P& p) { p.head_dim = dim; });
   refused([](P& p) { p.num_heads = 0; });
   refused([](P& p) { p.num_kv_heads = 0; });
   refused([](P& p) { p.num_slots = 0; });

@@ -17,7 +17,7 @@ namespace warproll::testing {
 
 // The record a collector would store.
 inline Trajectory record_of(const SampleRequest& request, const GeneratedSample& sample,
- ActivationDtype activations = ActivationDtype::kF32) {
+                            ActivationDtype activations = ActivationDtype::kF32) {
   Trajectory t;
   t.trajectory_id = "00000000000000000000000000000001-" + std::to_string(sample.request_id);
   t.producer_id[15] = 1;
@@ -81,7 +81,9 @@ inline SampleRequest random_request(uint64_t id, std::mt19937_64& random,
 }
 
 // Of `count` samples of a mixed run, the records.
-inline std::vector<Trajectory> mixed_run(const std::vector<WeightSetPtr>& versions, const ModelRunner& runner, size_t count, EngineStats& stats) {
+inline std::vector<Trajectory> mixed_run(const std::vector<WeightSetPtr>& versions,
+                                         const ModelRunner& runner, size_t count,
+                                         EngineStats& stats) {
   EngineConfig config;
   config.max_batch_tokens = 48;
   config.prefill_chunk_tokens = 6;
@@ -90,7 +92,8 @@ inline std::vector<Trajectory> mixed_run(const std::vector<WeightSetPtr>& versio
   config.num_blocks = 30;  // 12 sequences of up to 11 blocks
   EngineParts parts;
   parts.config = config;
-  parts.backend = runner.make_backend(versions[0]->config, backend_sizes(config, versions[0]->config));
+  parts.backend =
+      runner.make_backend(versions[0]->config, backend_sizes(config, versions[0]->config));
   parts.weights = versions[0];
   auto core = std::move(EngineCore::create(std::move(parts))).value();
   std::mt19937_64 random(500);
@@ -121,6 +124,5 @@ inline std::vector<Trajectory> mixed_run(const std::vector<WeightSetPtr>& versio
   stats = core->stats();
   return records;
 }
-
 
 }  // namespace warproll::testing

@@ -79,9 +79,11 @@ TEST(CudaEngine, GreedyAnswersOfEachVersionAreThoseOfTransformersColdAndAfterSwa
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto golden = problems[i].at("greedy_ids").get<std::vector<int32_t>>();
       std::vector<int32_t> answer;
-      for (const char c : problems[i].at("answer").get<std::string>()) answer.push_back(arith_id(c));
+      for (const char c : problems[i].at("answer").get<std::string>())
+        answer.push_back(arith_id(c));
       const auto starts_with_answer = [&](const std::vector<int32_t>& ids) {
-        return ids.size() == answer.size() + 1 && std::equal(answer.begin(), answer.end(), ids.begin());
+        return ids.size() == answer.size() + 1 &&
+               std::equal(answer.begin(), answer.end(), ids.begin());
       };
       const auto& got = samples.at(i).token_ids;
       correct += starts_with_answer(got);
@@ -95,8 +97,8 @@ TEST(CudaEngine, GreedyAnswersOfEachVersionAreThoseOfTransformersColdAndAfterSwa
       if (at >= std::min(got.size(), golden.size())) continue;
       const SampleRequest request = greedy_request(i, problems[i].at("prompt").get<std::string>());
       std::printf("v%d %s token %zu: %d, transformers %d, gap in F32 %.4f\n",
-                  static_cast<int>(version), problems[i].at("prompt").get<std::string>().c_str(), at,
-                  got[at], golden[at],
+                  static_cast<int>(version), problems[i].at("prompt").get<std::string>().c_str(),
+                  at, got[at], golden[at],
                   static_cast<double>(
                       logit_gap(*host[version - 1], *request.prompt_ids, golden, at, got[at])));
     }
@@ -164,7 +166,8 @@ TEST(CudaEngine, TheRetiredArenaIsNotReadAnyMore) {
 }
 
 size_t open_descriptors() {
-  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 size_t threads() {
   return static_cast<size_t>(
@@ -180,7 +183,8 @@ TEST(CudaEngine, AThousandSwapsLeaveNothingBehind) {
       std::move(EngineCore::create(gpu_parts(load_on_gpu("arith-v1", arenas, 1), config))).value();
   size_t free_bytes = 0, descriptors = 0, num_threads = 0;
   for (uint64_t swap = 1; swap <= 1000; ++swap) {
-    ASSERT_TRUE(core->submit(greedy_request(swap, std::to_string(100 + swap % 900) + "+456=")).ok());
+    ASSERT_TRUE(
+        core->submit(greedy_request(swap, std::to_string(100 + swap % 900) + "+456=")).ok());
     core->step(std::chrono::steady_clock::now());
     const std::string name = "arith-v" + std::to_string(swap % 3 + 1);
     ASSERT_TRUE(core->install_weights(load_on_gpu(name, arenas, swap + 1)).ok());

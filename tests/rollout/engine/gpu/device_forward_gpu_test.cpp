@@ -12,13 +12,17 @@
 namespace warproll::testing {
 namespace {
 
-const std::vector<std::string> kModels{
-    "qwen3moe-tiny",          "qwen3moe-tiny-tied",
-    "qwen3moe-tiny-sharded",  "qwen3moe-tiny-hf4",
-    "qwen3moe-tiny-fused",    "qwen3moe-tiny-mxfp8",
-    "qwen3moe-tiny-mxfp8-ct", "qwen3moe-tiny-mxfp8-modelopt",
-    "qwen3moe-tiny-fp8block", "qwen3moe-tiny-fp8block-ragged",
-    "arith-v3"};
+const std::vector<std::string> kModels{"qwen3moe-tiny",
+                                       "qwen3moe-tiny-tied",
+                                       "qwen3moe-tiny-sharded",
+                                       "qwen3moe-tiny-hf4",
+                                       "qwen3moe-tiny-fused",
+                                       "qwen3moe-tiny-mxfp8",
+                                       "qwen3moe-tiny-mxfp8-ct",
+                                       "qwen3moe-tiny-mxfp8-modelopt",
+                                       "qwen3moe-tiny-fp8block",
+                                       "qwen3moe-tiny-fp8block-ragged",
+                                       "arith-v3"};
 
 // Sequences over one backend, in blocks handed out in a shuffled order.
 class Sequences {
@@ -222,12 +226,16 @@ TEST(DeviceForward, AStepThatIsTooLargeAndWeightsOnTheHostAreRefused) {
     }
     return "";
   };
-  EXPECT_THAT(message_of([&] { sequences.step({{&sequence, random_ids(1025, 512, rng)}}); }),
+  EXPECT_THAT(message_of([&] {
+                sequences.step({{&sequence, random_ids(1025, 512, rng)}});
+              }),
               ::testing::HasSubstr("1025 tokens"));
   const WeightSetPtr host = load_weights("qwen3moe-tiny");
   Sequences on_host = on_gpu(host);
   Sequences::Sequence other;
-  EXPECT_THAT(message_of([&] { on_host.step({{&other, {1}}}); }),
+  EXPECT_THAT(message_of([&] {
+                on_host.step({{&other, {1}}});
+              }),
               ::testing::HasSubstr("in host memory"));
 }
 
