@@ -26,6 +26,13 @@ Result<ModelDevice> open_cpu(const ModelDeviceOptions& options) {
 }
 
 #ifdef WARPROLL_HAS_CUDA
+Result<MoePath> moe_path_from(const std::string& text) {
+  if (text == "auto") return MoePath::kAuto;
+  if (text == "warp_decode") return MoePath::kWarpDecode;
+  if (text == "expert_centric") return MoePath::kExpertCentric;
+  return invalid_argument("MoE path '" + text + "', wanted auto, warp_decode or expert_centric");
+}
+
 Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   std::string why;
   const std::vector<GpuInfo> gpus = list_gpus(&why);
@@ -47,7 +54,8 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   }
   use_gpu(gpu.index);
   ModelDevice device;
-  device.runner = cuda_runner({.batch_invariant = options.batch_invariant});
+  WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
+  device.runner = cuda_runner({options.batch_invariant, moe_path});
   device.arenas = make_cuda_arena_device(gpu.index);
   char text[160];
   std::snprintf(text, sizeof text, "cuda %d: %s, %.1f GiB", gpu.index, gpu.name.c_str(),

@@ -34,6 +34,14 @@ Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged);
 Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weight_version,
                                      bool quantise_to_mxfp8, const ModelDevice& device);
 
+// Weights without files: drawn on the GPU, N(0, 0.02), for measuring.
+struct RandomWeights {
+  std::string config_path;                // a config.json
+  std::string weights = "mxfp8_experts";  // or "bf16"; the rest is BF16 either way
+  uint64_t seed = 1;
+};
+Result<WeightSetPtr> load_random_weights(const RandomWeights& random, const ModelDevice& device);
+
 // Tokenizer and chat format of a checkpoint. tokenizer null: there is no tokenizer.json; token ids
 // still work. A tokenizer.json that cannot be used is an error.
 struct TextParts {

@@ -1,0 +1,271 @@
+#include "worker/commands/bench_decode.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "rollout/engine/engine_core.h"
+#include "worker/commands/decode_floor.h"
+#include "worker/commands/device_options.h"
+#include "worker/commands/route_injection.h"
+#include "worker/node/serving_model.h"
+#include "worker/terminal/exit_code.h"
+#include "worker/terminal/stop_signal.h"
+#include "worker/terminal/table.h"
+
+namespace warproll {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int32_t kWarmUpSteps = 4;  // graphs are captured in the first
+
+struct Options {
+  std::string checkpoint;
+  RandomWeights random;
+  std::vector<int32_t> batches = {1, 8, 32};
+  std::vector<int32_t> contexts = {64};
+  std::vector<std::string> routings = {"free"};
+  std::vector<std::string> moe_paths = {"auto"};
+  int32_t tokens = 64;  // timed tokens a sequence
+  int32_t block_tokens = 16;
+  int32_t max_batch_tokens = 512;
+  ModelDeviceOptions device;
+  bool quantise = false;
+  bool json = false;
+};
+
+struct DecodeCase {
+  int32_t batch = 0;
+  int32_t context = 0;  // prompt tokens
+  bool uniform = false;
+};
+struct DecodeRow {
+  double tokens_per_s = 0;
+  double ms_per_step = 0;
+  double prefill_tokens_per_s = 0;
+  double distinct_experts = 0;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Prompts of random ids, all different, so that routing is as free as it is in use.
+std::shared_ptr<const std::vector<int32_t>> prompt_of(int32_t sequence, int32_t length,
+                                                      int32_t vocab_size) {
+  std::vector<int32_t> ids;
+  uint64_t state = static_cast<uint64_t>(sequence) * 2654435761u + 1;
+  for (int32_t i = 0; i < length; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;  // Knuth's MMIX generator
+    ids.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size)));
+  }
+  return std::make_shared<const std::vector<int32_t>>(std::move(ids));
+}
+
+Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, const DecodeCase& what,
+                                                const Options& options, const ModelRunner& runner,
+                                                const std::shared_ptr<RouteCount>& routes) {
+  const int32_t tokens = options.tokens + kWarmUpSteps + 1;
+  EngineParts parts;
+  parts.config.max_running_sequences = what.batch;
+  parts.config.max_queued_requests = what.batch;
+  parts.config.max_batch_tokens = std::max(options.max_batch_tokens, what.batch);
+  parts.config.prefill_chunk_tokens = parts.config.max_batch_tokens;
+  parts.config.max_context_tokens = what.context + tokens;
+  parts.config.block_tokens = options.block_tokens;
+  parts.config.num_blocks = what.batch * ((what.context + tokens) / options.block_tokens + 2);
+  parts.backend =
+      runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
+  if (parts.backend.forward_and_sample) {
+    parts.backend =
+        with_routing(std::move(parts.backend), weights->config, what.uniform, routes);
+  }
+  parts.weights = weights;
+  WARPROLL_TRY_ASSIGN(engine, EngineCore::create(std::move(parts)));
+  for (int32_t i = 0; i < what.batch; ++i) {
+    SampleRequest request;
+    request.request_id = static_cast<uint64_t>(i) + 1;
+    request.prompt_ids = prompt_of(i, what.context, weights->config.vocab_size);
+    request.sampling.max_tokens = tokens;
+    request.sampling.ignore_eos = true;
+    WARPROLL_TRY(engine->submit(std::move(request)));
+  }
+  return engine;
+}
+
+Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
+                          const Options& options, const ModelRunner& runner, StopSignal& stop) {
+  const auto routes = std::make_shared<RouteCount>();
+  WARPROLL_TRY_ASSIGN(engine, make_engine(weights, what, options, runner, routes));
+  DecodeRow row;
+  Clock::time_point start = Clock::now();
+  // Until every sequence has its first token: all prompts are in the KV cache.
+  const auto all = static_cast<uint64_t>(what.batch);
+  while (engine->stats().sampled_tokens < all) {
+    if (stop.wait_until(Clock::now())) return aborted("stopped by a signal");
+    engine->step(Clock::now());
+  }
+  row.prefill_tokens_per_s =
+      static_cast<double>(engine->stats().forwarded_tokens) / seconds_since(start);
+  for (int32_t i = 0; i < kWarmUpSteps; ++i) engine->step(Clock::now());
+  *routes = {};
+  const EngineStats before = engine->stats();
+  start = Clock::now();
+  while (engine->num_live() > 0) {
+    if (stop.wait_until(Clock::now())) return aborted("stopped by a signal");
+    engine->step(Clock::now());
+  }
+  const double seconds = seconds_since(start);
+  const EngineStats after = engine->stats();
+  row.tokens_per_s = static_cast<double>(after.sampled_tokens - before.sampled_tokens) / seconds;
+  row.ms_per_step = 1000 * seconds / static_cast<double>(after.num_steps - before.num_steps);
+  row.distinct_experts = routes->mean();
+  return row;
+}
+
+// A row of the table and its JSON. On a CPU there is no floor to compare with.
+void report(const Options& options, const ModelDevice& device, const WeightSet& weights,
+            const DecodeCase& what, const std::string& moe_path, const DecodeRow& row,
+            Table& table, nlohmann::ordered_json& rows) {
+  nlohmann::ordered_json json = {{"device", device.runner.device},
+                                 {"activations", to_string(device.runner.activations)},
+                                 {"moe_path", moe_path},
+                                 {"weights", options.random.config_path.empty()
+                                                 ? "checkpoint"
+                                                 : options.random.weights},
+                                 {"routing", what.uniform ? "uniform" : "free"},
+                                 {"batch_invariant", options.device.batch_invariant},
+                                 {"batch", what.batch},
+                                 {"context", what.context},
+                                 {"tokens_per_s", row.tokens_per_s},
+                                 {"ms_per_step", row.ms_per_step},
+                                 {"prefill_tokens_per_s", row.prefill_tokens_per_s}};
+  std::vector<std::string> cells = {moe_path,
+                                    what.uniform ? "uniform" : "free",
+                                    std::to_string(what.batch),
+                                    std::to_string(what.context),
+                                    format_number(row.tokens_per_s, 0),
+                                    format_number(row.ms_per_step, 3),
+                                    format_number(row.prefill_tokens_per_s, 0)};
+  if (weights.device != nullptr) {
+    const DecodeBytes bytes = decode_bytes(weights);
+    // Half of the timed tokens are in the cache on the average.
+    const double context = what.batch * (what.context + kWarmUpSteps + options.tokens / 2.0);
+    const double floor = floor_seconds(bytes, row.distinct_experts);
+    const double with_kv = floor_seconds_with_kv(bytes, row.distinct_experts, context);
+    const double seconds = row.ms_per_step / 1000;
+    json["distinct_experts"] = row.distinct_experts;
+    json["floor_tokens_per_s"] = what.batch / floor;
+    json["share"] = floor / seconds;
+    json["share_with_kv"] = with_kv / seconds;
+    for (const std::string& cell :
+         {format_number(row.distinct_experts, 1), format_number(what.batch / floor, 0),
+          format_number(floor / seconds, 3), format_number(with_kv / seconds, 3)})
+      cells.push_back(cell);
+  } else {
+    cells.insert(cells.end(), 4, "-");
+  }
+  table.add(std::move(cells));
+  rows.push_back(std::move(json));
+}
+
+Result<std::vector<bool>> routings_of(const Options& options) {
+  std::vector<bool> uniform;
+  for (const std::string& routing : options.routings) {
+    if (routing != "free" && routing != "uniform")
+      return invalid_argument("--routing '" + routing + "', wanted free or uniform");
+    uniform.push_back(routing == "uniform");
+  }
+  return uniform;
+}
+
+Status run_cases(const Options& options, CommandContext& context, Table& table,
+                 nlohmann::ordered_json& rows) {
+  WARPROLL_TRY_ASSIGN(routings, routings_of(options));
+  WARPROLL_TRY_ASSIGN(device, open_model_device(options.device));
+  WARPROLL_TRY_ASSIGN(
+      weights, options.checkpoint.empty()
+                   ? load_random_weights(options.random, device)
+                   : load_weight_set(options.checkpoint, 1, options.quantise, device));
+  for (const std::string& moe_path : options.moe_paths) {
+    ModelDeviceOptions with_path = options.device;
+    with_path.moe_path = moe_path;
+    WARPROLL_TRY_ASSIGN(path_device, open_model_device(with_path));
+    for (const int32_t prompt : options.contexts) {
+      if (prompt + options.tokens + kWarmUpSteps + 1 > weights->config.max_position_embeddings) {
+        return invalid_argument("--context " + std::to_string(prompt) + " and --tokens " +
+                                std::to_string(options.tokens) + " exceed the model's " +
+                                std::to_string(weights->config.max_position_embeddings) +
+                                " positions");
+      }
+      for (const int32_t batch : options.batches) {
+        for (const bool uniform : routings) {
+          const DecodeCase what{batch, prompt, uniform};
+          WARPROLL_TRY_ASSIGN(row,
+                              measure(weights, what, options, path_device.runner, context.stop));
+          report(options, path_device, *weights, what, moe_path, row, table, rows);
+        }
+      }
+    }
+  }
+  return ok_status();
+}
+
+int run_decode(const Options& options, CommandContext& context) {
+  Table table({"moe path", "routing", "batch", "context", "tokens/s", "ms a step",
+               "prefill tokens/s", "experts", "floor tokens/s", "share", "share with KV"});
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const Status status = run_cases(options, context, table, rows);
+  if (!status.ok() && rows.empty()) return report_failure(status);
+  std::fputs(options.json ? (rows.dump() + "\n").c_str() : table.to_string().c_str(), stdout);
+  return status.ok() ? kExitOk : report_failure(status);  // what was measured is printed
+}
+
+}  // namespace
+
+void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
+  auto options = std::make_shared<Options>();
+  options->device.batch_invariant = false;
+  CLI::App* decode = bench.add_subcommand("decode", "Tokens per second by batch and context");
+  decode->footer(
+      "share: the time to read the weights a step needs (distinct experts and the rest) at 4.66 "
+      "TB/s,\ndivided by the step's; with KV: the KV cache counted too. Decode steps take the "
+      "same kernels\nwith and without --batch-invariant unless the batch is large.\n");
+  CLI::Option_group* what = decode->add_option_group("model", "exactly one of");
+  what->add_option("--checkpoint", options->checkpoint, "checkpoint directory");
+  what->add_option("--random", options->random.config_path,
+                   "config.json of a model whose weights are drawn on the GPU");
+  what->require_option(1);
+  decode->add_option("--weights", options->random.weights, "of --random: mxfp8_experts or bf16")
+      ->check(CLI::IsMember({"mxfp8_experts", "bf16"}))
+      ->capture_default_str();
+  decode->add_option("--seed", options->random.seed, "of --random")->capture_default_str();
+  const auto list = [&](const char* name, auto& values, const char* text) {
+    return decode->add_option(name, values, text)->delimiter(',')->capture_default_str();
+  };
+  list("--batch", options->batches, "sequences decoded together: 1,8,32")
+      ->check(CLI::Range(1, 65536));
+  list("--context", options->contexts, "prompt tokens of each: 1024,8192")
+      ->check(CLI::Range(1, 1 << 24));
+  list("--routing", options->routings, "free, uniform (drawn experts, GPU)");
+  list("--moe-path", options->moe_paths, "GPU: auto, warp_decode, expert_centric");
+  decode->add_option("--tokens", options->tokens, "timed tokens of each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 24));
+  decode->add_option("--block-tokens", options->block_tokens, "of a KV block")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  decode->add_option("--max-batch-tokens", options->max_batch_tokens, "of a prefill step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 8192));
+  add_device_options(*decode, options->device);
+  decode->add_flag("--batch-invariant", options->device.batch_invariant,
+                   "the same bits for prefill in any batch");
+  decode->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");
+  decode->add_flag("--json", options->json, "JSON rows");
+  decode->callback([&context, options] { context.exit_code = run_decode(*options, context); });
+}
+
+}  // namespace warproll

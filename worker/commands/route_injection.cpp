@@ -1,0 +1,94 @@
+#include "worker/commands/route_injection.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace warproll {
+namespace {
+
+constexpr size_t kDrawnSteps = 16;   // drawn once, then taken in turns: drawing costs host time
+constexpr int64_t kLookEvery = 16;   // free routes come to the host every so many steps
+
+class RoutedBackend {
+ public:
+  RoutedBackend(ModelBackend backend, const ModelConfig& config, bool uniform,
+                std::shared_ptr<RouteCount> count)
+      : backend_(std::move(backend)), config_(config), uniform_(uniform), count_(std::move(count)) {}
+
+  void run(const ForwardBatch& batch, const WeightSet& weights, std::span<const RowSampling> rows,
+           std::span<SampledToken> sampled, ForwardOutput& out) {
+    const bool decode_only = batch.token_ids.size() == batch.context_lens.size();
+    if (!decode_only || !uniform_) {
+      const bool look = decode_only && steps_++ % kLookEvery == 0;
+      const bool wanted = std::exchange(out.want_routes, out.want_routes || look);
+      backend_.forward_and_sample(batch, weights, rows, sampled, out);
+      out.want_routes = wanted;
+      if (look) count(out.routes, batch.token_ids.size());
+      return;
+    }
+    std::vector<std::vector<uint16_t>>& drawn = drawn_[batch.token_ids.size()];
+    if (drawn.size() < kDrawnSteps) drawn.push_back(draw(batch.token_ids.size()));
+    const std::vector<uint16_t>& routes =
+        drawn[static_cast<size_t>(steps_++) % drawn.size()];
+    ForwardBatch routed = batch;
+    routed.given_routes = routes;
+    backend_.forward_and_sample(routed, weights, rows, sampled, out);
+    count(routes, batch.token_ids.size());
+  }
+
+ private:
+  // [T, L, K]
+  std::vector<uint16_t> draw(size_t tokens) {
+    const auto k = static_cast<size_t>(config_.num_experts_per_tok);
+    const size_t rows = tokens * static_cast<size_t>(config_.num_moe_layers());
+    std::vector<uint16_t> experts(static_cast<size_t>(config_.num_experts)), routes;
+    std::iota(experts.begin(), experts.end(), uint16_t{0});
+    for (size_t row = 0; row < rows; ++row) {
+      for (size_t i = 0; i < k; ++i)
+        std::swap(experts[i], experts[i + random_() % (experts.size() - i)]);
+      routes.insert(routes.end(), experts.begin(), experts.begin() + static_cast<long>(k));
+    }
+    return routes;
+  }
+
+  void count(const std::vector<uint16_t>& routes, size_t tokens) {
+    const auto k = static_cast<size_t>(config_.num_experts_per_tok);
+    const auto layers = static_cast<size_t>(config_.num_moe_layers());
+    std::vector<bool> seen;
+    for (size_t layer = 0; layer < layers; ++layer) {
+      seen.assign(static_cast<size_t>(config_.num_experts), false);
+      for (size_t t = 0; t < tokens; ++t) {
+        for (size_t i = 0; i < k; ++i) seen[routes[(t * layers + layer) * k + i]] = true;
+      }
+      count_->sum += static_cast<double>(std::count(seen.begin(), seen.end(), true));
+      ++count_->count;
+    }
+  }
+
+  const ModelBackend backend_;
+  const ModelConfig config_;
+  const bool uniform_;
+  const std::shared_ptr<RouteCount> count_;
+  std::mt19937_64 random_{1};
+  std::map<size_t, std::vector<std::vector<uint16_t>>> drawn_;  // by T
+  int64_t steps_ = 0;
+};
+
+}  // namespace
+
+ModelBackend with_routing(ModelBackend backend, const ModelConfig& config, bool uniform,
+                          std::shared_ptr<RouteCount> count) {
+  auto routed = std::make_shared<RoutedBackend>(backend, config, uniform, std::move(count));
+  backend.forward_and_sample = [routed](const ForwardBatch& batch, const WeightSet& weights,
+                                        std::span<const RowSampling> rows,
+                                        std::span<SampledToken> sampled, ForwardOutput& out) {
+    routed->run(batch, weights, rows, sampled, out);
+  };
+  return backend;
+}
+
+}  // namespace warproll
