@@ -79,8 +79,7 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, con
   parts.backend =
       runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
   if (parts.backend.forward_and_sample) {
-    parts.backend =
-        with_routing(std::move(parts.backend), weights->config, what.uniform, routes);
+    parts.backend = with_routing(std::move(parts.backend), weights->config, what.uniform, routes);
   }
   parts.weights = weights;
   WARPROLL_TRY_ASSIGN(engine, EngineCore::create(std::move(parts)));
@@ -127,21 +126,20 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
 
 // A row of the table and its JSON. On a CPU there is no floor to compare with.
 void report(const Options& options, const ModelDevice& device, const WeightSet& weights,
-            const DecodeCase& what, const std::string& moe_path, const DecodeRow& row,
-            Table& table, nlohmann::ordered_json& rows) {
-  nlohmann::ordered_json json = {{"device", device.runner.device},
-                                 {"activations", to_string(device.runner.activations)},
-                                 {"moe_path", moe_path},
-                                 {"weights", options.random.config_path.empty()
-                                                 ? "checkpoint"
-                                                 : options.random.weights},
-                                 {"routing", what.uniform ? "uniform" : "free"},
-                                 {"batch_invariant", options.device.batch_invariant},
-                                 {"batch", what.batch},
-                                 {"context", what.context},
-                                 {"tokens_per_s", row.tokens_per_s},
-                                 {"ms_per_step", row.ms_per_step},
-                                 {"prefill_tokens_per_s", row.prefill_tokens_per_s}};
+            const DecodeCase& what, const std::string& moe_path, const DecodeRow& row, Table& table,
+            nlohmann::ordered_json& rows) {
+  nlohmann::ordered_json json = {
+      {"device", device.runner.device},
+      {"activations", to_string(device.runner.activations)},
+      {"moe_path", moe_path},
+      {"weights", options.random.config_path.empty() ? "checkpoint" : options.random.weights},
+      {"routing", what.uniform ? "uniform" : "free"},
+      {"batch_invariant", options.device.batch_invariant},
+      {"batch", what.batch},
+      {"context", what.context},
+      {"tokens_per_s", row.tokens_per_s},
+      {"ms_per_step", row.ms_per_step},
+      {"prefill_tokens_per_s", row.prefill_tokens_per_s}};
   std::vector<std::string> cells = {moe_path,
                                     what.uniform ? "uniform" : "free",
                                     std::to_string(what.batch),
@@ -185,10 +183,10 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
                  nlohmann::ordered_json& rows) {
   WARPROLL_TRY_ASSIGN(routings, routings_of(options));
   WARPROLL_TRY_ASSIGN(device, open_model_device(options.device));
-  WARPROLL_TRY_ASSIGN(
-      weights, options.checkpoint.empty()
-                   ? load_random_weights(options.random, device)
-                   : load_weight_set(options.checkpoint, 1, options.quantise, device));
+  WARPROLL_TRY_ASSIGN(weights,
+                      options.checkpoint.empty()
+                          ? load_random_weights(options.random, device)
+                          : load_weight_set(options.checkpoint, 1, options.quantise, device));
   for (const std::string& moe_path : options.moe_paths) {
     ModelDeviceOptions with_path = options.device;
     with_path.moe_path = moe_path;

@@ -8,11 +8,12 @@
 
 namespace warproll {
 
-inline constexpr double kReadCeilingBytesPerS = 4.66e12;  // measured on an H200, docs/benchmarks/moe.md
+inline constexpr double kReadCeilingBytesPerS =
+    4.66e12;  // measured on an H200, docs/benchmarks/moe.md
 
 struct DecodeBytes {
-  double expert = 0;     // one routed expert of one layer, the mean over MoE layers
-  double rest = 0;       // everything else of a step, the embedding's few rows not counted
+  double expert = 0;        // one routed expert of one layer, the mean over MoE layers
+  double rest = 0;          // everything else of a step, the embedding's few rows not counted
   double kv_per_token = 0;  // K and V of one token of context, all layers
   int32_t num_moe_layers = 0;
 };

@@ -10,14 +10,17 @@
 namespace warproll {
 namespace {
 
-constexpr size_t kDrawnSteps = 16;   // drawn once, then taken in turns: drawing costs host time
-constexpr int64_t kLookEvery = 16;   // free routes come to the host every so many steps
+constexpr size_t kDrawnSteps = 16;  // drawn once, then taken in turns: drawing costs host time
+constexpr int64_t kLookEvery = 16;  // free routes come to the host every so many steps
 
 class RoutedBackend {
  public:
   RoutedBackend(ModelBackend backend, const ModelConfig& config, bool uniform,
                 std::shared_ptr<RouteCount> count)
-      : backend_(std::move(backend)), config_(config), uniform_(uniform), count_(std::move(count)) {}
+      : backend_(std::move(backend)),
+        config_(config),
+        uniform_(uniform),
+        count_(std::move(count)) {}
 
   void run(const ForwardBatch& batch, const WeightSet& weights, std::span<const RowSampling> rows,
            std::span<SampledToken> sampled, ForwardOutput& out) {
@@ -32,8 +35,7 @@ class RoutedBackend {
     }
     std::vector<std::vector<uint16_t>>& drawn = drawn_[batch.token_ids.size()];
     if (drawn.size() < kDrawnSteps) drawn.push_back(draw(batch.token_ids.size()));
-    const std::vector<uint16_t>& routes =
-        drawn[static_cast<size_t>(steps_++) % drawn.size()];
+    const std::vector<uint16_t>& routes = drawn[static_cast<size_t>(steps_++) % drawn.size()];
     ForwardBatch routed = batch;
     routed.given_routes = routes;
     backend_.forward_and_sample(routed, weights, rows, sampled, out);

@@ -18,7 +18,7 @@ struct ModelDeviceOptions {
   std::string activation_dtype =
       "auto";  // "auto" (f32 on a CPU, bf16 on a GPU), "f32", "bf16", "f16"
   int32_t gpu_index = 0;
-  bool batch_invariant = true;  // GPU: one order of every sum, whatever the batch
+  bool batch_invariant = true;    // GPU: one order of every sum, whatever the batch
   std::string moe_path = "auto";  // GPU: "auto", "warp_decode", "expert_centric"
 };
 

@@ -1,0 +1,64 @@
+#include "worker/node/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace warproll {
+namespace {
+
+using ::testing::HasSubstr;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// Of the 30B model in MXFP8 on a GPU of 139 GiB.
+MemoryNeeds needs_of(uint64_t arena_gib) {
+  MemoryNeeds needs;
+  needs.free_bytes = 139 * kGiB;
+  needs.arena_bytes = arena_gib * kGiB;
+  needs.workspace_bytes = 2 * kGiB;
+  needs.receive_bytes = 1 * kGiB;
+  needs.kv_block_bytes = uint64_t{3} << 19;
+  return needs;
+}
+
+TEST(MemoryPlan, TwoArenasWhereTheyFitAndTheKvCacheTakesTheRest) {
+  const auto plan = plan_memory(needs_of(31));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE(plan->host_staged);
+  const uint64_t left = 139 * kGiB - (2 * 31 + 2 + 1 + 1) * kGiB;
+  EXPECT_EQ(static_cast<uint64_t>(plan->num_kv_blocks), left / (uint64_t{3} << 19));
+  EXPECT_LT(plan->left_bytes, uint64_t{3} << 19);
+  EXPECT_THAT(plan->text, HasSubstr("standby weights"));
+}
+
+TEST(MemoryPlan, OneArenaAndTheHostWhereTwoDoNot) {
+  const auto plan = plan_memory(needs_of(58));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_TRUE(plan->host_staged);
+  EXPECT_THAT(plan->text, HasSubstr("in host memory"));
+}
+
+TEST(MemoryPlan, WhatIsAskedForIsGivenOrRefusedWithTheSum) {
+  MemoryNeeds needs = needs_of(31);
+  needs.wanted_kv_bytes = 10 * kGiB;
+  const auto plan = plan_memory(needs);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(static_cast<uint64_t>(plan->num_kv_blocks), 10 * kGiB / needs.kv_block_bytes);
+  needs.swap = "two_arenas";
+  needs.wanted_kv_bytes = 80 * kGiB;
+  const auto refused = plan_memory(needs);
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr("weights.swap: host_staged"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("81920.0 MiB"));
+  needs.swap = "auto";
+  const auto staged = plan_memory(needs);
+  ASSERT_TRUE(staged.ok());
+  EXPECT_TRUE(staged->host_staged);
+}
+
+TEST(MemoryPlan, AModelThatDoesNotFitIsRefused) {
+  EXPECT_EQ(plan_memory(needs_of(140)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(plan_memory(needs_of(136)).status().code(), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace warproll
