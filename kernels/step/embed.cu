@@ -18,6 +18,7 @@ constexpr int kMaxThreads = 256;
 
 struct EmbedKernelParams {
   const int32_t* token_ids;
+  int token_stride;
   const void* weight;
   uint16_t* hidden;
   int32_t* num_invalid;
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kMaxThreads) embed_kernel(EmbedKernelParams p)
   const int me = static_cast<int>(threadIdx.x);
   ptx::wait_for_previous_kernel();
   ptx::allow_next_kernel();
-  const int id = p.token_ids[token];
+  const int id = p.token_ids[token * p.token_stride];
   const bool valid = id >= 0 && id < p.vocab_size;
   if (!valid && me == 0 && p.num_invalid != nullptr) atomicAdd(p.num_invalid, 1);
   const int64_t from = static_cast<int64_t>(id) * p.hidden_size;
@@ -86,8 +87,8 @@ void embed(const EmbedParams& p, cudaStream_t stream) {
   const int threads = std::min(kMaxThreads, (p.weight.cols / kCols + 31) / 32 * 32);
   LaunchConfig config(dim3(static_cast<unsigned>(p.num_tokens)), threads, 0, stream);
   config.programmatic();
-  const EmbedKernelParams params = {p.token_ids,   p.weight.data, p.hidden,
-                                    p.num_invalid, p.weight.rows, p.weight.cols};
+  const EmbedKernelParams params = {p.token_ids,   p.token_stride, p.weight.data, p.hidden,
+                                    p.num_invalid, p.weight.rows,  p.weight.cols};
   switch (p.weight.format) {
     case WeightFormat::kF32:
       return config.run(embed_kernel<Dtype::kF32>, params);

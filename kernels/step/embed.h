@@ -15,6 +15,7 @@ namespace warproll {
 
 struct EmbedParams {
   const int32_t* token_ids = nullptr;  // [T]; outside [0, V): a row of zeros
+  int32_t token_stride = 1;            // between ids: those of SampledTokens, say
   WeightView weight;                   // [V, H], kBf16, kF16 or kF32; device, 16-byte aligned
   uint16_t* hidden = nullptr;          // BF16 [T, H], 16-byte aligned
   int32_t* num_invalid = nullptr;      // ids outside [0, V) are added to it; or null

@@ -24,6 +24,14 @@ struct ModelBackend {
   std::function<void(const ForwardBatch&, const WeightSet&, std::span<const RowSampling> rows,
                      std::span<SampledToken> sampled, ForwardOutput&)>
       forward_and_sample;
+  // forward_and_sample() in two halves, so that the host works while the device does: launch() puts a
+  // step there, collect() waits for the oldest that was launched and gives its tokens (and its routes
+  // when wanted). At most two are under way. `fed`: the batch's token t is not known yet, it is what
+  // the step launched before samples for its row t. Null: there are only whole steps.
+  std::function<void(const ForwardBatch&, const WeightSet&, std::span<const RowSampling> rows,
+                     bool fed, bool want_routes)>
+      launch;
+  std::function<void(std::span<SampledToken> sampled, ForwardOutput&)> collect;
   // Whatever can be made ready for weights before the first step under them. From any thread while
   // the engine runs. Null: nothing.
   std::function<void(const WeightSet&)> prepare;

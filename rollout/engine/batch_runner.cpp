@@ -6,26 +6,15 @@
 #include "kernels/philox.h"
 
 namespace warproll {
-namespace {
-
-bool reaches_end(const ScheduledChunk& chunk) {
-  return chunk.sequence->num_computed + chunk.num_tokens == chunk.sequence->size();
-}
-
-}  // namespace
-
 BatchRunner::BatchRunner(const ModelConfig& config, int32_t block_tokens, ModelBackend backend)
     : vocab_size_(config.vocab_size),
       route_ids_per_token_(config.num_moe_layers() * config.num_experts_per_tok),
       block_tokens_(block_tokens),
       backend_(std::move(backend)) {}
 
-std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> chunks) {
+ForwardBatch BatchRunner::batch_of(std::span<const ScheduledChunk> chunks) {
   pack(chunks);
-  output_.want_routes =
-      route_ids_per_token_ > 0 && std::any_of(chunks.begin(), chunks.end(), [](const auto& chunk) {
-        return chunk.sequence->request.return_routes;
-      });
+  plan_samples(chunks);
   ForwardBatch batch;
   batch.token_ids = token_ids_;
   batch.positions = positions_;
@@ -35,8 +24,20 @@ std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> c
   batch.block_table = block_table_;
   batch.blocks_per_sequence = blocks_per_sequence_;
   batch.logits_rows = logits_rows_;
+  return batch;
+}
+
+bool BatchRunner::want_routes(std::span<const ScheduledChunk> chunks) const {
+  return route_ids_per_token_ > 0 &&
+         std::any_of(chunks.begin(), chunks.end(),
+                     [](const auto& chunk) { return chunk.sequence->request.return_routes; });
+}
+
+std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> chunks) {
+  const ForwardBatch batch = batch_of(chunks);
+  output_.want_routes = want_routes(chunks);
   const WeightSet& weights = *chunks.front().sequence->weights;
-  plan_samples(chunks);
+  sampled_.resize(rows_.size());
   if (backend_.forward_and_sample) {
     backend_.forward_and_sample(batch, weights, rows_, sampled_, output_);
   } else {
@@ -45,6 +46,26 @@ std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> c
   }
   record_routes(chunks);
   return sampled_;
+}
+
+void BatchRunner::launch(std::span<const ScheduledChunk> chunks) {
+  const ForwardBatch batch = batch_of(chunks);
+  backend_.launch(batch, *chunks.front().sequence->weights, rows_, chunks.front().ahead,
+                  want_routes(chunks));
+}
+
+std::span<const SampledToken> BatchRunner::collect(size_t num_rows) {
+  sampled_.resize(num_rows);
+  backend_.collect(sampled_, output_);
+  return sampled_;
+}
+
+void BatchRunner::record_route(Sequence& sequence, size_t row) {
+  if (route_ids_per_token_ == 0 || !sequence.request.return_routes) return;
+  const auto ids = static_cast<size_t>(route_ids_per_token_);
+  sequence.record_routes(sequence.num_computed,
+                         std::span<const uint16_t>(output_.routes).subspan(row * ids, ids),
+                         route_ids_per_token_);
 }
 
 void BatchRunner::pack(std::span<const ScheduledChunk> chunks) {
@@ -57,16 +78,16 @@ void BatchRunner::pack(std::span<const ScheduledChunk> chunks) {
   size_t most_blocks = 0;
   for (const ScheduledChunk& chunk : chunks) {
     const Sequence& sequence = *chunk.sequence;
-    const int32_t end = sequence.num_computed + chunk.num_tokens;
-    for (int32_t position = sequence.num_computed; position < end; ++position) {
-      token_ids_.push_back(sequence.token_ids[static_cast<size_t>(position)]);
+    const int32_t end = chunk.end();
+    for (int32_t position = chunk.begin(); position < end; ++position) {
+      token_ids_.push_back(chunk.ahead ? 0 : sequence.token_ids[static_cast<size_t>(position)]);
       positions_.push_back(position);
       const int32_t block = sequence.blocks[static_cast<size_t>(position / block_tokens_)];
       slot_mapping_.push_back(block * block_tokens_ + position % block_tokens_);
     }
     cu_seqlens_q_.push_back(static_cast<int32_t>(token_ids_.size()));
     context_lens_.push_back(end);
-    if (reaches_end(chunk)) logits_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+    if (chunk.reaches_end()) logits_rows_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
     most_blocks = std::max(most_blocks, sequence.blocks.size());
   }
   blocks_per_sequence_ = static_cast<int32_t>(most_blocks);
@@ -94,7 +115,7 @@ void BatchRunner::record_routes(std::span<const ScheduledChunk> chunks) {
 void BatchRunner::plan_samples(std::span<const ScheduledChunk> chunks) {
   rows_.clear();
   for (const ScheduledChunk& chunk : chunks) {
-    if (!reaches_end(chunk)) continue;
+    if (!chunk.reaches_end()) continue;
     const SampleRequest& request = chunk.sequence->request;
     RowSampling row;
     row.temperature = request.sampling.temperature;
@@ -103,10 +124,9 @@ void BatchRunner::plan_samples(std::span<const ScheduledChunk> chunks) {
     row.min_p = request.sampling.min_p;
     row.uniform =
         sampling_uniform(request.sampling.seed, static_cast<uint32_t>(request.sample_index),
-                         static_cast<uint32_t>(chunk.sequence->size()));
+                         static_cast<uint32_t>(chunk.end()));
     rows_.push_back(row);
   }
-  sampled_.resize(rows_.size());
 }
 
 void BatchRunner::sample_on_cpu() {

@@ -22,9 +22,19 @@ class BatchRunner {
   // numbers. The sequences' num_computed and tokens stay as they are.
   std::span<const SampledToken> run(std::span<const ScheduledChunk> chunks);
 
+  // The same in two halves, for chunks of one token that all reach their sequence's end; row i is
+  // chunk i. The sequences may be gone when the tokens come.
+  [[nodiscard]] bool can_launch() const { return static_cast<bool>(backend_.launch); }
+  void launch(std::span<const ScheduledChunk> chunks);
+  std::span<const SampledToken> collect(size_t num_rows);
+  // Of the step collected last: the routes of its row's token, at position num_computed.
+  void record_route(Sequence& sequence, size_t row);
+
   [[nodiscard]] int32_t route_ids_per_token() const { return route_ids_per_token_; }
 
  private:
+  ForwardBatch batch_of(std::span<const ScheduledChunk> chunks);
+  [[nodiscard]] bool want_routes(std::span<const ScheduledChunk> chunks) const;
   void pack(std::span<const ScheduledChunk> chunks);
   void record_routes(std::span<const ScheduledChunk> chunks);
   void plan_samples(std::span<const ScheduledChunk> chunks);

@@ -77,8 +77,33 @@ void EngineCore::expire(TimePoint now) {
 bool EngineCore::step(TimePoint now) {
   const auto start = std::chrono::steady_clock::now();
   expire(now);
+  if (!step_under_way() && !begin_step()) return false;
+  if (step_under_way()) {
+    const std::vector<RowUnderWay> rows = std::move(under_way_);
+    under_way_.clear();
+    run_ahead(rows);
+    collect(rows);
+  }
+  ++stats_.num_steps;
+  stats_.count_step_us(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                                 std::chrono::steady_clock::now() - start)
+                                                 .count()));
+  return true;
+}
+
+// Plans a step. One of decodes alone is put under way where the backend can; any other runs here.
+// False: there is nothing to run.
+bool EngineCore::begin_step() {
   std::vector<ScheduledChunk> chunks = scheduler_.plan(current_);
   if (chunks.empty()) return false;
+  const WeightSetPtr& first = chunks.front().sequence->weights;
+  const bool decodes_alone = std::all_of(chunks.begin(), chunks.end(), [&](const auto& chunk) {
+    return chunk.num_tokens == 1 && chunk.reaches_end() && chunk.sequence->weights == first;
+  });
+  if (decodes_alone && runner_.can_launch()) {
+    launch(chunks);
+    return true;
+  }
   // By version, otherwise in the order of the plan: no forward pass mixes two versions (W1).
   std::vector<ScheduledChunk> same;
   while (!chunks.empty()) {
@@ -90,11 +115,55 @@ bool EngineCore::step(TimePoint now) {
     chunks.erase(chunks.begin(), rest);
     run_chunks(same);
   }
-  ++stats_.num_steps;
-  stats_.count_step_us(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
-                                                 std::chrono::steady_clock::now() - start)
-                                                 .count()));
   return true;
+}
+
+void EngineCore::launch(std::span<const ScheduledChunk> chunks) {
+  runner_.launch(chunks);
+  ++stats_.num_forward_passes;
+  for (const ScheduledChunk& chunk : chunks) {
+    under_way_.push_back({chunk.sequence->request.request_id, chunk.sequence->admission_order});
+  }
+}
+
+Sequence* EngineCore::sequence_of(const RowUnderWay& row) const {
+  const auto found = live_.find(row.request_id);
+  const bool same = found != live_.end() && found->second->admission_order == row.admission_order;
+  return same ? found->second.get() : nullptr;
+}
+
+// Puts the step after the one under way on the device before its tokens are known, when it is certain
+// what it will be but for sequences that a token ends: their rows are then for nothing.
+void EngineCore::run_ahead(std::span<const RowUnderWay> rows) {
+  const auto num_running = static_cast<int32_t>(scheduler_.running().size());
+  const bool others_wait =
+      scheduler_.num_waiting() > 0 && num_running < config_.max_running_sequences;
+  if (others_wait || static_cast<int32_t>(rows.size()) != num_running) return;
+  std::vector<ScheduledChunk> chunks;
+  for (const RowUnderWay& row : rows) {
+    Sequence* const sequence = sequence_of(row);
+    if (sequence == nullptr) return;
+    const bool ends = sequence->num_sampled() + 1 >= sequence->request.sampling.max_tokens ||
+                      sequence->size() + 1 >= context_tokens_;
+    if (ends || !scheduler_.reserve_next(*sequence)) return;
+    chunks.push_back({sequence, 1, /*ahead=*/true});
+  }
+  launch(chunks);
+}
+
+void EngineCore::collect(std::span<const RowUnderWay> rows) {
+  const std::span<const SampledToken> sampled = runner_.collect(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sequence* const sequence = sequence_of(rows[i]);
+    if (sequence == nullptr) continue;  // it ended meanwhile
+    runner_.record_route(*sequence, i);
+    take_computed(*sequence, 1, &sampled[i]);
+  }
+}
+
+// So that nothing is under way when weights or sequences change hands.
+void EngineCore::settle() {
+  while (step_under_way()) collect(std::exchange(under_way_, {}));
 }
 
 void EngineCore::run_chunks(std::span<const ScheduledChunk> chunks) {
@@ -102,13 +171,18 @@ void EngineCore::run_chunks(std::span<const ScheduledChunk> chunks) {
   ++stats_.num_forward_passes;
   size_t next_sampled = 0;
   for (const ScheduledChunk& chunk : chunks) {
-    Sequence& sequence = *chunk.sequence;
-    stats_.forwarded_tokens += static_cast<uint64_t>(chunk.num_tokens);
-    scheduler_.computed(sequence, chunk.num_tokens, runner_.route_ids_per_token());
-    if (sequence.num_computed < sequence.size()) continue;
-    const auto end = take_token(sequence, sampled[next_sampled++]);
-    if (end) finish(sequence.request.request_id, *end);
+    const bool samples = chunk.reaches_end();
+    take_computed(*chunk.sequence, chunk.num_tokens, samples ? &sampled[next_sampled] : nullptr);
+    next_sampled += samples ? 1 : 0;
   }
+}
+
+void EngineCore::take_computed(Sequence& sequence, int32_t num_tokens, const SampledToken* token) {
+  stats_.forwarded_tokens += static_cast<uint64_t>(num_tokens);
+  scheduler_.computed(sequence, num_tokens, runner_.route_ids_per_token());
+  if (token == nullptr) return;
+  const auto end = take_token(sequence, *token);
+  if (end) finish(sequence.request.request_id, *end);
 }
 
 std::optional<SampleEnd> EngineCore::take_token(Sequence& sequence, const SampledToken& token) {
@@ -154,6 +228,7 @@ Status EngineCore::switch_to(WeightSetPtr weights) {
 }
 
 Result<int32_t> EngineCore::install_weights(WeightSetPtr weights) {
+  settle();
   WARPROLL_TRY(switch_to(std::move(weights)));
   int32_t num_in_flight = 0;
   for (auto next = live_.begin(); next != live_.end();) {
@@ -194,6 +269,7 @@ Result<int32_t> EngineCore::release_pins(InFlightPolicy fallback) {
   if (fallback == InFlightPolicy::kPin) {
     return invalid_argument("engine: pin fallback is 'pin', wanted keep, recompute or abort");
   }
+  settle();
   int32_t num_released = 0;
   for (auto next = live_.begin(); next != live_.end();) {
     Sequence& sequence = *(next++)->second;
@@ -205,6 +281,7 @@ Result<int32_t> EngineCore::release_pins(InFlightPolicy fallback) {
 }
 
 Status EngineCore::script_event(uint64_t request_id, EventKind kind, WeightSetPtr weights) {
+  settle();
   const auto found = live_.find(request_id);
   if (found == live_.end() || !found->second->has_started()) {
     return failed_precondition("request " + std::to_string(request_id) +

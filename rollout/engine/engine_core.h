@@ -11,6 +11,9 @@
 // One that has sampled nothing starts over under the new weights (pin: if it has not started). A
 // recompute pass under way starts over too, so it always runs wholly under one version; its event
 // then tells the new one. keep during such a pass is that: a recompute under the new weights.
+// On a backend that can launch and collect, steps of decodes alone overlap: the next is launched before
+// the tokens of the one under way are known, unless something may change the batch. A sequence that such
+// a token ends leaves a row for nothing behind. Weights and sequences change with nothing under way.
 // The engine holds a WeightSet only as the current one and through sequences that run under it.
 //
 // Errors: submit() returns them. Logits that are not numbers end their sample as kError,
@@ -85,7 +88,21 @@ class EngineCore {
  private:
   explicit EngineCore(EngineParts parts);
   void expire(TimePoint now);
+  // A row of a step that is under way. Its sequence may end, and another get its id, before it comes.
+  struct RowUnderWay {
+    uint64_t request_id = 0;
+    uint64_t admission_order = 0;
+  };
+  [[nodiscard]] bool step_under_way() const { return !under_way_.empty(); }
+  [[nodiscard]] Sequence* sequence_of(const RowUnderWay& row) const;
+  bool begin_step();
+  void launch(std::span<const ScheduledChunk> chunks);
+  void run_ahead(std::span<const RowUnderWay> rows);
+  void collect(std::span<const RowUnderWay> rows);
+  void settle();
   void run_chunks(std::span<const ScheduledChunk> chunks);
+  // `num_tokens` more tokens have their KV; `token` is the one behind them, or null.
+  void take_computed(Sequence& sequence, int32_t num_tokens, const SampledToken* token);
   // The sequence's next token came. Ended?
   std::optional<SampleEnd> take_token(Sequence& sequence, const SampledToken& token);
   Status switch_to(WeightSetPtr weights);
@@ -100,6 +117,7 @@ class EngineCore {
   Scheduler scheduler_;
   BatchRunner runner_;
   std::map<uint64_t, std::unique_ptr<Sequence>> live_;  // by request_id
+  std::vector<RowUnderWay> under_way_;                  // of the step launched last
   std::vector<GeneratedSample> finished_;
   EngineStats stats_;
 };

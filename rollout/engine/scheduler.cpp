@@ -144,6 +144,10 @@ bool Scheduler::make_room(Sequence& sequence, int32_t num_tokens) {
   return true;
 }
 
+bool Scheduler::reserve_next(Sequence& sequence) {
+  return make_writable(sequence, static_cast<size_t>(sequence.size() / config_.block_tokens));
+}
+
 // False: a block is needed and none is free.
 bool Scheduler::make_writable(Sequence& sequence, size_t block_index) {
   const bool is_new = block_index >= sequence.blocks.size();

@@ -26,6 +26,13 @@ namespace warproll {
 struct ScheduledChunk {
   Sequence* sequence = nullptr;
   int32_t num_tokens = 0;
+  // Instead: the one token at position size(), which the step under way is about to sample.
+  bool ahead = false;
+
+  [[nodiscard]] int32_t begin() const { return ahead ? sequence->size() : sequence->num_computed; }
+  [[nodiscard]] int32_t end() const { return begin() + num_tokens; }
+  // Then the step gives the token at position end().
+  [[nodiscard]] bool reaches_end() const { return ahead || end() == sequence->size(); }
 };
 
 class Scheduler {
@@ -38,6 +45,9 @@ class Scheduler {
   // The next step's chunks; sequences that start do so under `current`. Empty = nothing to do.
   // Valid until the next call of plan() or remove().
   const std::vector<ScheduledChunk>& plan(const WeightSetPtr& current);
+  // Room for the KV of the token behind the last one known, from free blocks alone: nobody is evicted
+  // or preempted for it. False: there is none.
+  bool reserve_next(Sequence& sequence);
   // A chunk's KV is written (and its routes are recorded).
   void computed(Sequence& sequence, int32_t num_tokens, int32_t route_ids_per_token);
   // KV to be computed from position 0 again; the sequence keeps its turn.

@@ -10,7 +10,7 @@
 #include "kernels/sampling.h"
 #include "protocol/records.h"
 #include "protocol/status.h"
-#include "rollout/model/forward.h"
+#include "rollout/engine/backend.h"
 #include "rollout/model/weights.h"
 
 namespace warproll {

@@ -78,7 +78,7 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, con
   parts.config.num_blocks = what.batch * ((what.context + tokens) / options.block_tokens + 2);
   parts.backend =
       runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
-  if (parts.backend.forward_and_sample) {
+  if (parts.backend.launch) {
     parts.backend = with_routing(std::move(parts.backend), weights->config, what.uniform, routes);
   }
   parts.weights = weights;

@@ -1,6 +1,7 @@
 #include "worker/commands/route_injection.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <random>
@@ -22,24 +23,31 @@ class RoutedBackend {
         uniform_(uniform),
         count_(std::move(count)) {}
 
-  void run(const ForwardBatch& batch, const WeightSet& weights, std::span<const RowSampling> rows,
-           std::span<SampledToken> sampled, ForwardOutput& out) {
-    const bool decode_only = batch.token_ids.size() == batch.context_lens.size();
-    if (!decode_only || !uniform_) {
-      const bool look = decode_only && steps_++ % kLookEvery == 0;
-      const bool wanted = std::exchange(out.want_routes, out.want_routes || look);
-      backend_.forward_and_sample(batch, weights, rows, sampled, out);
-      out.want_routes = wanted;
-      if (look) count(out.routes, batch.token_ids.size());
+  // Decode steps; whole steps (prefill) are the backend's own.
+  void launch(const ForwardBatch& batch, const WeightSet& weights,
+              std::span<const RowSampling> rows, bool fed, bool want_routes) {
+    const size_t tokens = batch.token_ids.size();
+    if (!uniform_) {
+      const bool look = steps_++ % kLookEvery == 0;
+      backend_.launch(batch, weights, rows, fed, want_routes || look);
+      looks_.push_back(look ? tokens : 0);
       return;
     }
-    std::vector<std::vector<uint16_t>>& drawn = drawn_[batch.token_ids.size()];
-    if (drawn.size() < kDrawnSteps) drawn.push_back(draw(batch.token_ids.size()));
+    std::vector<std::vector<uint16_t>>& drawn = drawn_[tokens];
+    if (drawn.size() < kDrawnSteps) drawn.push_back(draw(tokens));
     const std::vector<uint16_t>& routes = drawn[static_cast<size_t>(steps_++) % drawn.size()];
     ForwardBatch routed = batch;
     routed.given_routes = routes;
-    backend_.forward_and_sample(routed, weights, rows, sampled, out);
-    count(routes, batch.token_ids.size());
+    backend_.launch(routed, weights, rows, fed, want_routes);
+    count(routes, tokens);
+    looks_.push_back(0);
+  }
+
+  void collect(std::span<SampledToken> sampled, ForwardOutput& out) {
+    backend_.collect(sampled, out);
+    const size_t tokens = looks_.front();
+    looks_.pop_front();
+    if (tokens > 0) count(out.routes, tokens);
   }
 
  private:
@@ -77,6 +85,7 @@ class RoutedBackend {
   const std::shared_ptr<RouteCount> count_;
   std::mt19937_64 random_{1};
   std::map<size_t, std::vector<std::vector<uint16_t>>> drawn_;  // by T
+  std::deque<size_t> looks_;  // of steps under way: their tokens if their routes are looked at
   int64_t steps_ = 0;
 };
 
@@ -85,10 +94,12 @@ class RoutedBackend {
 ModelBackend with_routing(ModelBackend backend, const ModelConfig& config, bool uniform,
                           std::shared_ptr<RouteCount> count) {
   auto routed = std::make_shared<RoutedBackend>(backend, config, uniform, std::move(count));
-  backend.forward_and_sample = [routed](const ForwardBatch& batch, const WeightSet& weights,
-                                        std::span<const RowSampling> rows,
-                                        std::span<SampledToken> sampled, ForwardOutput& out) {
-    routed->run(batch, weights, rows, sampled, out);
+  backend.launch = [routed](const ForwardBatch& batch, const WeightSet& weights,
+                            std::span<const RowSampling> rows, bool fed, bool want_routes) {
+    routed->launch(batch, weights, rows, fed, want_routes);
+  };
+  backend.collect = [routed](std::span<SampledToken> sampled, ForwardOutput& out) {
+    routed->collect(sampled, out);
   };
   return backend;
 }

@@ -31,14 +31,15 @@ std::string sum_of(const MemoryNeeds& needs, bool host_staged, uint64_t kv_bytes
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
-  const uint64_t one = needs.arena_bytes + needs.workspace_bytes + needs.receive_bytes + kReserveBytes;
+  const uint64_t one =
+      needs.arena_bytes + needs.workspace_bytes + needs.receive_bytes + kReserveBytes;
   const uint64_t least_kv = needs.wanted_kv_bytes != 0
                                 ? needs.wanted_kv_bytes
                                 : std::min(needs.arena_bytes, needs.free_bytes / 4);
   MemoryPlan plan;
-  plan.host_staged = needs.swap == "host_staged" ||
-                     (needs.swap == "auto" &&
-                      one + needs.arena_bytes + least_kv > needs.free_bytes);
+  plan.host_staged =
+      needs.swap == "host_staged" ||
+      (needs.swap == "auto" && one + needs.arena_bytes + least_kv > needs.free_bytes);
   const uint64_t used = one + (plan.host_staged ? 0 : needs.arena_bytes);
   const uint64_t left = needs.free_bytes > used ? needs.free_bytes - used : 0;
   const uint64_t kv_bytes = needs.wanted_kv_bytes != 0 ? needs.wanted_kv_bytes : left;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "kernels/cuda/event.h"
 #include "kernels/cuda/pinned_buffer.h"
 #include "kernels/cuda/stream_owner.h"
 #include "rollout/engine/cuda/step_graphs.h"
@@ -43,33 +44,55 @@ class CudaBackend {
         kv_(config, sizes.num_blocks, sizes.block_tokens),
         forward_(config, forward_options_),
         inputs_(config.num_moe_layers(), config.num_experts_per_tok, forward_options_.largest),
-        sampled_(static_cast<size_t>(forward_options_.largest.num_logits)),
-        routes_(static_cast<size_t>(config.num_moe_layers()) *
-                static_cast<size_t>(sizes.max_batch_tokens) *
-                static_cast<size_t>(config.num_experts_per_tok)),
         graphs_(
             [this](const StepShape& shape, const DeviceModelWeights& weights, cudaStream_t stream) {
               forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
             }) {
     WARPROLL_CUDA_CHECK(cudaGetDevice(&device_));
+    for (UnderWay& step : under_way_) {
+      step.sampled =
+          PinnedBuffer<SampledToken>(static_cast<size_t>(forward_options_.largest.num_logits));
+      step.routes =
+          PinnedBuffer<int32_t>(static_cast<size_t>(sizes.max_batch_tokens) * route_ids());
+    }
   }
 
   void forward(const ForwardBatch& batch, const WeightSet& weights, ForwardOutput& out) {
-    run(batch, weights, {}, out);
+    check_idle();
+    enqueue(batch, weights, {}, false, out.want_router_logits);
+    const size_t tokens = batch.token_ids.size();
+    UnderWay& step = under_way_[0];
+    if (out.want_routes) bring_routes(step, tokens);
+    if (out.want_router_logits) give_router_logits(tokens, out);
     const auto logits = batch.logits_rows.size() * static_cast<size_t>(config_.vocab_size);
     out.logits.resize(logits);
     copy_back(out.logits.data(), forward_.outputs().logits, logits * sizeof(float));
     stream_.synchronize();
+    if (out.want_routes) give_routes(step, tokens, out);
   }
 
-  void forward_and_sample(const ForwardBatch& batch, const WeightSet& weights,
-                          std::span<const RowSampling> rows, std::span<SampledToken> sampled,
-                          ForwardOutput& out) {
-    run(batch, weights, rows, out);
-    copy_back(sampled_.data(), forward_.outputs().sampled, rows.size() * sizeof(SampledToken));
-    stream_.synchronize();
-    std::copy_n(sampled_.data(), rows.size(), sampled.begin());
-    if (out.want_routes) give_routes(batch.token_ids.size(), out);
+  void launch(const ForwardBatch& batch, const WeightSet& weights,
+              std::span<const RowSampling> rows, bool fed, bool want_routes) {
+    if (num_under_way_ == 2) throw std::logic_error("two steps are under way already");
+    enqueue(batch, weights, rows, fed, false);
+    UnderWay& step = under_way_[(oldest_ + num_under_way_) % 2];
+    ++num_under_way_;
+    step.num_rows = rows.size();
+    step.num_tokens = batch.token_ids.size();
+    step.want_routes = want_routes;
+    copy_back(step.sampled.data(), forward_.outputs().sampled, rows.size() * sizeof(SampledToken));
+    if (want_routes) bring_routes(step, step.num_tokens);
+    step.done.record(stream_.get());
+  }
+
+  void collect(std::span<SampledToken> sampled, ForwardOutput& out) {
+    if (num_under_way_ == 0) throw std::logic_error("no step is under way");
+    UnderWay& step = under_way_[oldest_];
+    step.done.synchronize();
+    oldest_ = (oldest_ + 1) % 2;
+    --num_under_way_;
+    std::copy_n(step.sampled.data(), step.num_rows, sampled.begin());
+    if (step.want_routes) give_routes(step, step.num_tokens, out);
   }
 
   void copy_block(int32_t from_block, int32_t to_block) {
@@ -109,11 +132,25 @@ class CudaBackend {
     return shape;
   }
 
-  void run(const ForwardBatch& batch, const WeightSet& weights, std::span<const RowSampling> rows,
-           ForwardOutput& out) {
+  // Of a step that was launched and not collected.
+  struct UnderWay {
+    PinnedBuffer<SampledToken> sampled;
+    PinnedBuffer<int32_t> routes;  // [L, T, K]
+    CudaEvent done;
+    size_t num_rows = 0, num_tokens = 0;
+    bool want_routes = false;
+  };
+
+  void check_idle() const {
+    if (num_under_way_ != 0) throw std::logic_error("a step is under way");
+  }
+
+  void enqueue(const ForwardBatch& batch, const WeightSet& weights,
+               std::span<const RowSampling> rows, bool fed, bool router_logits) {
     use_device();
     const DeviceModelWeights& on_device = device_weights(weights);
-    const StepShape shape = shape_of(batch, !rows.empty(), out.want_router_logits);
+    StepShape shape = shape_of(batch, !rows.empty(), router_logits);
+    shape.fed = fed;
     inputs_.pack(batch, shape, rows);
     inputs_.upload(stream_.get());
     if (options_.use_graphs && shape.decode_only) {
@@ -121,15 +158,11 @@ class CudaBackend {
     } else {
       forward_.enqueue(shape, inputs_.at(shape), on_device, kv_, stream_.get());
     }
-    const auto tokens = batch.token_ids.size();
-    if (out.want_routes) {
-      copy_back(routes_.data(), forward_.outputs().routes, tokens * route_ids() * sizeof(int32_t));
-    }
-    if (out.want_router_logits) give_router_logits(tokens, out);
-    if (out.want_routes && rows.empty()) {
-      stream_.synchronize();
-      give_routes(tokens, out);
-    }
+  }
+
+  void bring_routes(UnderWay& step, size_t tokens) const {
+    copy_back(step.routes.data(), forward_.outputs().routes,
+              tokens * route_ids() * sizeof(int32_t));
   }
 
   [[nodiscard]] size_t route_ids() const {
@@ -138,13 +171,13 @@ class CudaBackend {
   }
 
   // [L, T, K] as the kernels leave them -> [T, L, K].
-  void give_routes(size_t tokens, ForwardOutput& out) const {
+  void give_routes(const UnderWay& step, size_t tokens, ForwardOutput& out) const {
     const auto layers = static_cast<size_t>(config_.num_moe_layers());
     const auto k = static_cast<size_t>(config_.num_experts_per_tok);
     out.routes.resize(tokens * layers * k);
     for (size_t layer = 0; layer < layers; ++layer) {
       for (size_t t = 0; t < tokens; ++t) {
-        std::copy_n(routes_.data() + (layer * tokens + t) * k, k,
+        std::copy_n(step.routes.data() + (layer * tokens + t) * k, k,
                     out.routes.data() + (t * layers + layer) * k);
       }
     }
@@ -178,8 +211,8 @@ class CudaBackend {
   DeviceKvCache kv_;
   DeviceForward forward_;
   StepInputBuffer inputs_;
-  PinnedBuffer<SampledToken> sampled_;
-  PinnedBuffer<int32_t> routes_;  // [L, T, K]
+  UnderWay under_way_[2];
+  size_t oldest_ = 0, num_under_way_ = 0;
   StepGraphs graphs_;
 };
 
@@ -194,7 +227,15 @@ ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& si
   backend.forward_and_sample = [device](const ForwardBatch& batch, const WeightSet& weights,
                                         std::span<const RowSampling> rows,
                                         std::span<SampledToken> sampled, ForwardOutput& out) {
-    device->forward_and_sample(batch, weights, rows, sampled, out);
+    device->launch(batch, weights, rows, false, out.want_routes);
+    device->collect(sampled, out);
+  };
+  backend.launch = [device](const ForwardBatch& batch, const WeightSet& weights,
+                            std::span<const RowSampling> rows, bool fed, bool want_routes) {
+    device->launch(batch, weights, rows, fed, want_routes);
+  };
+  backend.collect = [device](std::span<SampledToken> sampled, ForwardOutput& out) {
+    device->collect(sampled, out);
   };
   backend.copy_block = [device](int32_t from_block, int32_t to_block) {
     device->copy_block(from_block, to_block);

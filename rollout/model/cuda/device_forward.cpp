@@ -1,6 +1,7 @@
 #include "rollout/model/cuda/device_forward.h"
 
 #include <cmath>
+#include <cstddef>
 #include <string>
 
 #include "kernels/check.h"
@@ -32,7 +33,9 @@ class DeviceForward::Step {
         stream_(stream) {}
 
   void run() {
-    embed({.token_ids = inputs_.token_ids,
+    static_assert(offsetof(SampledToken, token_id) == 0 && sizeof(SampledToken) % 4 == 0);
+    embed({.token_ids = shape_.fed ? &space_.sampled->token_id : inputs_.token_ids,
+           .token_stride = shape_.fed ? int32_t{sizeof(SampledToken) / sizeof(int32_t)} : 1,
            .weight = weights_.embedding,
            .hidden = space_.hidden,
            .num_tokens = shape_.num_tokens},

@@ -39,7 +39,7 @@ StepInputBuffer::StepInputBuffer(int32_t num_moe_layers, int32_t top_k, const St
   StepShape all = largest;
   all.given_routes = all.sampled = true;
   const size_t bytes = places(all).bytes;
-  host_ = PinnedBuffer<std::byte>(bytes);
+  for (PinnedBuffer<std::byte>& host : host_) host = PinnedBuffer<std::byte>(bytes);
   device_ = DeviceBuffer<std::byte>(bytes);
 }
 
@@ -61,13 +61,15 @@ StepInputs StepInputBuffer::in(std::byte* base, const StepShape& shape) const {
 void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
                            std::span<const RowSampling> rows) {
   const Places p = places(shape);
-  check_argument(p.bytes <= host_.size(), [&] {
+  turn_ = 1 - turn_;
+  std::byte* const base = host_[turn_].data();
+  check_argument(p.bytes <= device_.size(), [&] {
     return "step inputs: " + std::to_string(p.bytes) + " bytes for " +
            std::to_string(shape.num_tokens) + " tokens of " + std::to_string(shape.num_sequences) +
-           " sequences, wanted at most " + std::to_string(host_.size());
+           " sequences, wanted at most " + std::to_string(device_.size());
   });
   const auto copy = [&](size_t offset, std::span<const int32_t> values) {
-    std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(host_.data() + offset));
+    std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(base + offset));
   };
   copy(p.token_ids, batch.token_ids);
   copy(p.positions, batch.positions);
@@ -76,15 +78,15 @@ void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
   copy(p.logits_rows, batch.logits_rows);
   const auto width = static_cast<size_t>(batch.blocks_per_sequence);
   const auto wide = static_cast<size_t>(shape.blocks_per_sequence);
-  auto* table = reinterpret_cast<int32_t*>(host_.data() + p.block_table);
+  auto* table = reinterpret_cast<int32_t*>(base + p.block_table);
   for (size_t b = 0; b < static_cast<size_t>(shape.num_sequences); ++b) {
     const auto row = batch.block_table.subspan(b * width, width);
     std::fill(std::copy(row.begin(), row.end(), table + b * wide), table + (b + 1) * wide, 0);
   }
   if (shape.sampled)
-    std::copy(rows.begin(), rows.end(), reinterpret_cast<RowSampling*>(host_.data() + p.rows));
+    std::copy(rows.begin(), rows.end(), reinterpret_cast<RowSampling*>(base + p.rows));
   if (shape.given_routes) {  // [T, L, K] -> [L, T, K]
-    auto* ids = reinterpret_cast<int32_t*>(host_.data() + p.given_ids);
+    auto* ids = reinterpret_cast<int32_t*>(base + p.given_ids);
     const auto tokens = static_cast<size_t>(shape.num_tokens), k = static_cast<size_t>(top_k_);
     const auto layers = static_cast<size_t>(num_moe_layers_);
     for (size_t layer = 0; layer < layers; ++layer) {
@@ -96,8 +98,8 @@ void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
 }
 
 void StepInputBuffer::upload(cudaStream_t stream) const {
-  WARPROLL_CUDA_CHECK(
-      cudaMemcpyAsync(device_.data(), host_.data(), used_bytes_, cudaMemcpyHostToDevice, stream));
+  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_.data(), host_[turn_].data(), used_bytes_,
+                                      cudaMemcpyHostToDevice, stream));
 }
 
 StepInputs StepInputBuffer::at(const StepShape& shape) const { return in(device_.data(), shape); }

@@ -25,6 +25,7 @@ struct StepShape {
   bool decode_only = false;         // every sequence has one new token and wants its logits
   bool given_routes = false;
   bool sampled = false;  // tokens are drawn on the device
+  bool fed = false;      // token t is what the step before sampled for its row t
   bool want_router_logits = false;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -47,7 +48,8 @@ class StepInputBuffer {
 
   // The batch in page-locked memory, its block table widened to shape.blocks_per_sequence.
   void pack(const ForwardBatch& batch, const StepShape& shape, std::span<const RowSampling> rows);
-  void upload(cudaStream_t stream) const;  // what was packed last
+  // What was packed last. At most one upload may be on its way when the next is packed.
+  void upload(cudaStream_t stream) const;
   // On the device.
   [[nodiscard]] StepInputs at(const StepShape& shape) const;
 
@@ -58,7 +60,8 @@ class StepInputBuffer {
 
   const int32_t num_moe_layers_, top_k_;
   size_t used_bytes_ = 0;
-  PinnedBuffer<std::byte> host_;
+  PinnedBuffer<std::byte> host_[2];  // in turns: the other may still be on its way
+  int turn_ = 0;
   DeviceBuffer<std::byte> device_;
 };
 

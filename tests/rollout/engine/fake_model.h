@@ -14,6 +14,7 @@
 
 #include "rollout/engine/backend.h"
 #include "rollout/engine/engine_core.h"
+#include "tests/rollout/engine/overlapping.h"
 #include "tests/rollout/engine/record_replay.h"
 
 namespace warproll {
@@ -156,11 +157,13 @@ inline EngineConfig small_config() {
 
 // A core over a fake model, and what tests do with it.
 struct FakeEngine {
-  explicit FakeEngine(const EngineConfig& config = small_config(), uint64_t version = 1)
+  explicit FakeEngine(const EngineConfig& config = small_config(), uint64_t version = 1,
+                      bool overlap = false)
       : model(std::make_shared<FakeModel>(config)) {
     EngineParts parts;
     parts.config = config;
     parts.backend = fake_backend(model);
+    if (overlap) parts.backend = overlapping(parts.backend, &overlapping_steps);
     parts.weights = fake_weights(version);
     core = std::move(EngineCore::create(std::move(parts))).value();
   }
@@ -196,6 +199,7 @@ struct FakeEngine {
   }
 
   std::shared_ptr<FakeModel> model;
+  std::shared_ptr<OverlappingSteps> overlapping_steps;  // with overlap
   std::unique_ptr<EngineCore> core;
   std::map<uint64_t, SampleRequest> requests;
   std::map<uint64_t, GeneratedSample> samples;

@@ -12,11 +12,12 @@ namespace {
 
 struct Counts {
   int submitted = 0, flips = 0, releases = 0, spanned = 0, preempted = 0, aborted = 0, hits = 0;
+  uint64_t fed = 0;  // steps launched before the tokens of the one before were known
 };
 
 class RandomRun {
  public:
-  explicit RandomRun(uint64_t seed) : random_(seed), engine_(random_config()) {
+  RandomRun(uint64_t seed, bool overlap) : random_(seed), engine_(random_config(), 1, overlap) {
     versions_.push_back(engine_.core->weights());
   }
 
@@ -119,6 +120,7 @@ class RandomRun {
       const long owners = weights == engine_.core->weights() ? 2 : 1;
       EXPECT_EQ(weights.use_count(), owners) << "version " << weights->weight_version << " is held";
     }
+    if (engine_.overlapping_steps) counts.fed += engine_.overlapping_steps->num_fed;
     counts.submitted += static_cast<int>(engine_.samples.size());
     counts.flips += static_cast<int>(stats.num_flips);
     counts.releases += releases_;
@@ -133,11 +135,13 @@ class RandomRun {
   int releases_ = 0;
 };
 
-TEST(EngineProperties, RandomRunsLoseNothingAndMatchTheOracle) {
+class EngineProperties : public ::testing::TestWithParam<bool> {};
+
+TEST_P(EngineProperties, RandomRunsLoseNothingAndMatchTheOracle) {
   Counts counts;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomRun(seed).run(counts);
+    RandomRun(seed, GetParam()).run(counts);
     if (HasFailure()) return;
   }
   // The runs did meet what they are about.
@@ -148,7 +152,13 @@ TEST(EngineProperties, RandomRunsLoseNothingAndMatchTheOracle) {
   EXPECT_GT(counts.preempted, 1000);
   EXPECT_GT(counts.aborted, 500);
   EXPECT_GT(counts.hits, 1000);
+  if (GetParam()) {
+    EXPECT_GT(counts.fed, 1000u);
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Steps, EngineProperties, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "overlapping" : "whole"; });
 
 }  // namespace
 }  // namespace warproll
