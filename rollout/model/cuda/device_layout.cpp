@@ -85,8 +85,8 @@ class DeviceLayout {
                               ", a GPU wants BF16, F16, MXFP8 or block FP8");
     }
     region.scale_dtype = scales->second->dtype;
-    region.format = region.scale_dtype == Dtype::kF8E8M0 ? WeightFormat::kMxfp8
-                                                         : WeightFormat::kFp8Block;
+    region.format =
+        region.scale_dtype == Dtype::kF8E8M0 ? WeightFormat::kMxfp8 : WeightFormat::kFp8Block;
     if (region.format == WeightFormat::kMxfp8) return region;
     region.block_rows = config_.block_rows;
     region.block_cols = config_.block_cols;
@@ -94,10 +94,9 @@ class DeviceLayout {
         region.block_cols % 32 == 0) {
       return region;
     }
-    return invalid_argument("slot '" + slot.name + "' has FP8 blocks of [" +
-                            std::to_string(region.block_rows) + ", " +
-                            std::to_string(region.block_cols) +
-                            "], a GPU wants multiples of 8 and 32");
+    return invalid_argument(
+        "slot '" + slot.name + "' has FP8 blocks of [" + std::to_string(region.block_rows) + ", " +
+        std::to_string(region.block_cols) + "], a GPU wants multiples of 8 and 32");
   }
 
   Status add_tiles(ArenaSlot& slot, const TilePlace& place) {
@@ -106,6 +105,7 @@ class DeviceLayout {
       return invalid_argument("slot '" + slot.name + "' has shape " + shape_text(slot.shape) +
                               ", a GPU wants rows in multiples of 8, columns of 32");
     }
+    slot.num_rows = wanted.rows;
     slot.form = place.also_rows ? SlotForm::kRowsAndTiles : SlotForm::kTiles;
     std::vector<TileRegion>& regions = layout_.tile_regions;
     if (regions.empty() || regions.back().name != place.region) {
@@ -119,7 +119,8 @@ class DeviceLayout {
       return invalid_argument("slot '" + slot.name + "' " + shape_text(slot.shape) + " " +
                               std::string(to_string(slot.dtype)) +
                               " has another format than the slots before it, a GPU wants one for "
-                              "all of '" + region.name + "'");
+                              "all of '" +
+                              region.name + "'");
     }
     slot.tile_region = static_cast<int32_t>(regions.size()) - 1;
     slot.first_row = region.rows;
@@ -144,6 +145,7 @@ class DeviceLayout {
     slot.form = SlotForm::kTileScales;
     slot.tile_region = elements->second->tile_region;
     slot.first_row = elements->second->first_row;
+    slot.num_rows = elements->second->num_rows;
     return ok_status();
   }
 

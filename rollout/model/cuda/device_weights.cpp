@@ -44,8 +44,7 @@ class DeviceBinder {
     const std::vector<int64_t> got{region.num_matrices, region.rows, region.cols};
     const std::vector<int64_t> wanted{count, rows, cols};
     if (got != wanted) {
-      fail("tiles '" + name + "' have shape " + shape_text(got) + ", wanted " +
-           shape_text(wanted));
+      fail("tiles '" + name + "' have shape " + shape_text(got) + ", wanted " + shape_text(wanted));
     }
     return tile_matrix(region, arena_);
   }
@@ -101,9 +100,8 @@ Result<DeviceModelWeights> bind_device_weights(const ModelConfig& config, const 
   embedding.format = format_of(dtype);
   embedding.rows = config.vocab_size;
   embedding.cols = config.hidden_size;
-  embedding.matrix_stride_bytes =
-      static_cast<uint64_t>(embedding.rows) * static_cast<uint64_t>(embedding.cols) *
-      dtype_bytes(dtype);
+  embedding.matrix_stride_bytes = static_cast<uint64_t>(embedding.rows) *
+                                  static_cast<uint64_t>(embedding.cols) * dtype_bytes(dtype);
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     weights.layers.push_back(bind_layer(binder, config, layer, weights.norm_dtype));
   }
