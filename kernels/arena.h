@@ -1,6 +1,11 @@
 // ArenaLayout: where each weight of a model lies in one contiguous weight arena, and which
 // checkpoint tensors fill it. rollout/model makes it, weights_sync fills it and knows no model,
 // the ops read it through WeightView. Plain data, no memory of its own. Thread: plain values.
+//
+// In host memory every slot lies as rows. In a GPU's memory the matrices that are multiplied lie as
+// tiles (kernels/moe/tiles.h): several slots share one TileRegion, q, k and v for instance, and the
+// elements and the scales of a slot interleave in it. Sources, shape, dtype and bytes of a slot are
+// always those of its rows, so weights_sync fills both kinds and knows no model.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +14,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/weight.h"
 
 namespace warproll {
 
@@ -38,13 +44,40 @@ struct SlotSource {
   uint64_t scale_offset_bytes = 0;
 };
 
+enum class SlotForm : uint8_t {
+  kRows,          // [offset_bytes, + bytes) of the arena
+  kTiles,         // elements in a tile region; offset_bytes unused
+  kRowsAndTiles,  // both: a tied embedding, looked up as rows and multiplied as lm_head
+  kTileScales,    // the scales of a kTiles slot, folded into the same region; offset_bytes unused
+};
+
 struct ArenaSlot {
   std::string name;  // "layers.3.experts.gate_up", for errors and the layout digest
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;
-  uint64_t offset_bytes = 0;  // in the arena, multiple of kArenaAlignment
-  uint64_t bytes = 0;
+  uint64_t offset_bytes = 0;        // in the arena, multiple of kArenaAlignment
+  uint64_t bytes = 0;               // of the rows
   std::vector<SlotSource> sources;  // empty only for a scale slot that quantisation fills
+  SlotForm form = SlotForm::kRows;
+  int32_t tile_region = -1;  // of the forms with tiles: index in ArenaLayout::tile_regions
+  // Of them: the slot's rows are [first_row, + num_rows) of each of the region's matrices. A scale
+  // slot has its elements' numbers.
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+};
+
+// Matrices [num_matrices, rows, cols] as one TileMatrix (tile_matrix() in kernels/moe/pack.h).
+struct TileRegion {
+  std::string name;                          // "layers.3.qkv"
+  WeightFormat format = WeightFormat::kF32;  // of the rows: kF16, kBf16, kMxfp8 or kFp8Block
+  bool gate_up = false;  // rows [0, rows / 2) are gate, the others up: a tile has 8 of each
+  int32_t num_matrices = 0;
+  int32_t rows = 0;                         // multiple of 16
+  int32_t cols = 0;                         // multiple of 32
+  int32_t block_rows = 1, block_cols = 32;  // of the scales, as WeightView
+  Dtype scale_dtype = Dtype::kF8E8M0;
+  uint64_t offset_bytes = 0;  // in the arena, multiple of kArenaAlignment
+  uint64_t bytes = 0;         // of the tiles
 };
 
 // A tensor that must equal another one bit for bit and gets no room of its own
@@ -57,9 +90,10 @@ struct AliasTensor {
 inline constexpr uint64_t kArenaAlignment = 256;
 
 struct ArenaLayout {
-  std::vector<ArenaSlot> slots;  // in offset order
+  std::vector<ArenaSlot> slots;  // in offset order, those that have an offset
   std::vector<AliasTensor> aliases;
   uint64_t total_bytes = 0;
+  std::vector<TileRegion> tile_regions;  // in offset order; empty in host memory
 };
 
 }  // namespace warproll

@@ -1,5 +1,6 @@
-// ArenaBuffer: owns the memory of one weight arena. Anonymous private pages: page-aligned (so at
-// least kArenaAlignment), zero until written, and a page that was never touched costs nothing.
+// ArenaBuffer: owns the memory of one weight arena. In host memory anonymous private pages:
+// page-aligned (so at least kArenaAlignment), zero until written, and a page that was never touched
+// costs nothing. Of an ArenaDevice its memory, which it holds on to.
 // Move-only. Thread: the bytes are the users' affair, the object is immutable once made.
 #pragma once
 
@@ -8,14 +9,16 @@
 #include <span>
 
 #include "protocol/status.h"
+#include "weights_sync/arena_device.h"
 
 namespace warproll {
 
 class ArenaBuffer {
  public:
   ArenaBuffer() = default;  // empty
-  // kResourceExhausted with the size when the address space is refused. 0 bytes is an empty buffer.
-  static Result<ArenaBuffer> allocate(uint64_t capacity_bytes);
+  // kResourceExhausted with the size when there is no room. 0 bytes is an empty buffer.
+  // device null = host memory.
+  static Result<ArenaBuffer> allocate(uint64_t capacity_bytes, ArenaDevicePtr device = nullptr);
   ArenaBuffer(ArenaBuffer&& other) noexcept;
   ArenaBuffer& operator=(ArenaBuffer&& other) noexcept;
   ~ArenaBuffer();
@@ -29,6 +32,7 @@ class ArenaBuffer {
  private:
   std::byte* data_ = nullptr;
   uint64_t capacity_bytes_ = 0;
+  ArenaDevicePtr device_;
 };
 
 }  // namespace warproll

@@ -1,4 +1,4 @@
-// The cold load: every tensor of a checkpoint through an ArenaFiller (arena_fill.h).
+// The cold load: every tensor of a checkpoint through a WeightFiller.
 #include <atomic>
 #include <mutex>
 #include <utility>
@@ -12,6 +12,11 @@ Result<FilledArena> fill_from_checkpoint(const Checkpoint& checkpoint, const Are
                                          std::span<std::byte> arena, const ByteProgress& progress,
                                          int num_threads) {
   WARPROLL_TRY_ASSIGN(filler, ArenaFiller::create(layout, arena));
+  return fill_from_checkpoint(checkpoint, filler, progress, num_threads);
+}
+
+Result<FilledArena> fill_from_checkpoint(const Checkpoint& checkpoint, WeightFiller& filler,
+                                         const ByteProgress& progress, int num_threads) {
   const auto tensors = checkpoint.tensors();
   uint64_t total_bytes = 0;
   for (const TensorInfo& tensor : tensors) total_bytes += tensor.bytes;

@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/messages.h"
@@ -77,10 +79,30 @@ class BroadcastTransport {
                          const StreamSink& sink, const Cancellation& cancellation) = 0;
 };
 
+// The trainer's side of a transport that forms a group: one transfer to all of its members at once,
+// which a member that dies ends for all. The Broadcaster starts a group when its members have
+// accepted, asks after it and stops it. A group goes by the newest UpdateId among its members'.
+// No call blocks.
+struct GroupTransfers {
+  // Starts the root's part, of rank 0. Returns what UpdateStart.nccl_unique_id tells the members.
+  std::function<Result<std::string>(
+      const UpdateId& group, const std::vector<std::string>& participants, uint32_t deadline_ms)>
+      start;
+  // true = every member has every byte, false = under way; not ok: how it failed.
+  std::function<Result<bool>(const UpdateId& group)> progress;
+  // It is over, or not wanted any more: ends what still runs and forgets it.
+  std::function<void(const UpdateId& group)> stop;
+};
+
+using HelloEnvironment = std::vector<std::pair<std::string, std::string>>;  // as Hello.environment
+
 struct TransportRoute {
   std::string transport;   // BroadcastTransport::name()
   std::string source;      // as UpdateBegin.source
   std::string server_key;  // as UpdateBegin.server_key
+  // May a worker with this HELLO take the route? Not ok: why not. Null: any may.
+  std::function<Status(const HelloEnvironment& worker)> suits = {};
+  std::optional<GroupTransfers> group = {};  // of a transport that forms groups
 };
 
 struct OfferedCheckpoint {

@@ -116,6 +116,7 @@ void Broadcaster::advance(int64_t now_ms) {
   for (auto& [id, worker] : workers_) {
     if (worker.live) advance_worker(worker, now_ms);
   }
+  watch_groups(now_ms);
   start_accepted(now_ms);
   if (pending_) decide(now_ms);
   note_convergence(now_ms);

@@ -25,6 +25,12 @@
 //   GaveUp       -                another goal, or the offer is committed (then it is retried)
 //
 // A worker that is silent for liveness_ms is dropped from decisions and keeps nobody waiting.
+//
+// Groups (GroupTransfers): workers that accepted on such a route start as one group. When a member
+// fails, is lost or restarts before the transfer is complete, or the root's part fails, the group is
+// broken: the root's part is stopped, the members that are not Ready are aborted, and all of them
+// are retried together. After group_attempts a worker gets a group of its own, so that one that
+// breaks every group does not keep the others from the version.
 // Thread: one; no call blocks.
 #pragma once
 
@@ -46,7 +52,7 @@ struct UpdateOffer {
   Digest weight_digest{};       // zero = not known before the first worker is Ready
   std::string manifest;         // encode_manifest()
   uint64_t stream_bytes = 0;    // for the report
-  // A worker gets the first one that its HELLO lists.
+  // A worker gets the first one that its HELLO lists and that suits it.
   std::vector<TransportRoute> routes;
 };
 
@@ -62,6 +68,8 @@ struct BroadcasterOptions {
   uint32_t deadline_ms = 600'000;     // from begin_update to the decision
   uint32_t commit_grace_ms = 10'000;  // workers wait that much longer than the decision takes
   uint32_t accept_ms = 10'000;        // longest wait for silent workers before the others start
+  uint32_t regroup_ms = 1'000;        // a later group waits so long for members that were asked
+  uint32_t group_attempts = 2;        // after so many, a worker is alone in its group
   uint32_t restate_ms = 500;
   uint32_t retry_ms = 500;  // after a failure; doubles up to 32 times that
   uint32_t liveness_ms = 10'000;
@@ -181,6 +189,7 @@ class Broadcaster {
     kGaveUp,
   };
   struct Offer;   // an UpdateOffer and when it was made
+  struct Group;   // a transfer to several workers at once
   struct Worker;  // what is known of a worker, and its stage
   static std::string_view stage_name(Stage stage);
 
@@ -196,6 +205,12 @@ class Broadcaster {
   void leave_old_goal(Worker& worker, int64_t now_ms);
   void begin_worker(Worker& worker, int64_t now_ms);
   void start_accepted(int64_t now_ms);
+  void start_members(const std::vector<Worker*>& members, int64_t now_ms);
+  void watch_groups(int64_t now_ms);
+  void break_group(const std::shared_ptr<Group>& group, const std::string& why, int64_t now_ms);
+  [[nodiscard]] std::string who_left(const std::shared_ptr<Group>& group) const;
+  [[nodiscard]] bool awaits_answer(const Offer& offer, size_t route_index) const;
+  [[nodiscard]] uint32_t time_left_ms(const Offer& offer, int64_t now_ms) const;
   void restate(Worker& worker, int64_t now_ms);
   void decide(int64_t now_ms);
   void commit_pending(int64_t now_ms);
@@ -216,6 +231,7 @@ class Broadcaster {
   std::shared_ptr<Offer> before_target_;
   bool rolling_back_ = false;  // the target was set by rollback()
   std::map<ProducerId, Worker> workers_;
+  std::vector<std::shared_ptr<Group>> groups_;  // running
   std::vector<BroadcastMessage> outgoing_;
   std::vector<BroadcastEvent> events_;
   std::shared_ptr<Offer> reported_;

@@ -57,6 +57,7 @@ void Broadcaster::on_hello(const Envelope& from, const Hello& hello, int64_t now
   worker.name =
       hello.worker_name.empty() ? to_hex(Digest(worker.id)).substr(0, 8) : hello.worker_name;
   worker.transports = hello.transports;
+  worker.environment = hello.environment;
   worker.last_seen_ms = now_ms;
   if (!worker.live) {
     note(BroadcastEventKind::kWorkerJoined, &worker, hello.weights.serving_version,
@@ -153,6 +154,7 @@ void Broadcaster::on_ready(Worker& worker, const UpdateReady& ready, int64_t now
     return;
   }
   worker.stage = Stage::kReady;
+  if (worker.group) worker.group->waiting.erase(worker.id);
   WorkerUpdateReport& report = report_of(*worker.offer, worker);
   report.received_bytes = ready.received_bytes;
   report.receive_ms = ready.receive_ms;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,17 @@ struct Broadcaster::Offer {
   int64_t begun_ms = 0;
   int64_t decide_by_ms = 0;
   int64_t quorum_since_ms = -1;  // when the quorum was first there
-  bool started = false;          // the first group has its Start
+  bool started = false;          // the first workers have their Start
+  int64_t gather_since_ms = -1;  // when the first of a later group had accepted
   UpdateReport report;
+};
+
+struct Broadcaster::Group {
+  UpdateId id;
+  std::shared_ptr<Offer> offer;
+  size_t route_index = 0;
+  std::string unique_id;
+  std::set<ProducerId> waiting;  // members that are not Ready yet
 };
 
 struct Broadcaster::Worker {
@@ -25,6 +35,7 @@ struct Broadcaster::Worker {
   uint64_t epoch = 0;  // of the process
   std::string name;
   std::vector<std::string> transports;
+  HelloEnvironment environment;
   WeightStatus status;
   bool live = false;
   int64_t last_seen_ms = 0;
@@ -32,6 +43,8 @@ struct Broadcaster::Worker {
   Stage stage = Stage::kNone;
   std::shared_ptr<Offer> offer;  // what the stage is about
   UpdateId update;
+  size_t route_index = 0;                 // of the offer's routes
+  std::shared_ptr<Group> group;           // of its Start; null = none
   std::vector<std::string> participants;  // of its Start
   uint32_t attempts = 0;                  // for this offer
   bool rollback_tried = false;            // for this offer

@@ -8,7 +8,22 @@
 namespace warproll {
 namespace {
 
-std::string hex(const ProducerId& id) { return to_hex(Digest(id)); }
+// The first route that the worker knows and that suits it; else why there is none.
+Status choose_route(const UpdateOffer& offer, const std::vector<std::string>& transports,
+                    const HelloEnvironment& environment, size_t* route_index) {
+  std::string why = "knows none of the transports offered";
+  for (size_t i = 0; i < offer.routes.size(); ++i) {
+    const TransportRoute& route = offer.routes[i];
+    if (std::find(transports.begin(), transports.end(), route.transport) == transports.end()) {
+      continue;
+    }
+    const Status suits = route.suits ? route.suits(environment) : ok_status();
+    *route_index = i;
+    if (suits.ok()) return ok_status();
+    why = "cannot use " + route.transport + ": " + suits.message();
+  }
+  return failed_precondition(why);
+}
 
 }  // namespace
 
@@ -115,47 +130,22 @@ void Broadcaster::begin_worker(Worker& worker, int64_t now_ms) {
     send(worker, Rollback{worker.update}, now_ms);
     return;
   }
-  const auto knows = [&worker](const TransportRoute& route) {
-    return std::find(worker.transports.begin(), worker.transports.end(), route.transport) !=
-           worker.transports.end();
-  };
   ++worker.attempts;
-  report_of(*worker.offer, worker).attempts = worker.attempts;
-  if (std::none_of(offer.routes.begin(), offer.routes.end(), knows)) {
+  worker.group.reset();
+  WorkerUpdateReport& report = report_of(*worker.offer, worker);
+  report.attempts = worker.attempts;
+  if (Status status =
+          choose_route(offer, worker.transports, worker.environment, &worker.route_index);
+      !status.ok()) {
     worker.stage = Stage::kRejected;
     worker.retry_at_ms = now_ms + (static_cast<int64_t>(options_.retry_ms) << kMaxDoublings);
-    report_of(*worker.offer, worker).reason = "it knows none of the transports offered";
+    report.reason = status.message();
     note(BroadcastEventKind::kWorkerRejected, &worker, offer.weight_version,
-         worker.name + " " + report_of(*worker.offer, worker).reason);
+         worker.name + " " + report.reason);
     return;
   }
   worker.stage = Stage::kBegun;
   worker.restate_at_ms = now_ms;  // advance_worker sends it
-}
-
-void Broadcaster::start_accepted(int64_t now_ms) {
-  if (!goal()) return;
-  Offer& offer = *goal();
-  const bool is_first_group = goal() == pending_ && !offer.started;
-  if (is_first_group && now_ms < offer.begun_ms + options_.accept_ms) {
-    for (const auto& [id, worker] : workers_) {
-      if (worker.live && worker.stage == Stage::kBegun && worker.offer == goal()) return;
-    }
-  }
-  std::vector<std::string> participants;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.live && worker.stage == Stage::kAccepted && worker.offer == goal()) {
-      participants.push_back(hex(id));
-    }
-  }
-  if (participants.empty()) return;
-  offer.started = true;
-  for (auto& [id, worker] : workers_) {
-    if (!worker.live || worker.stage != Stage::kAccepted || worker.offer != goal()) continue;
-    worker.stage = Stage::kStarted;
-    worker.participants = participants;
-    send(worker, UpdateStart{worker.update, participants, ""}, now_ms);
-  }
 }
 
 void Broadcaster::restate(Worker& worker, int64_t now_ms) {
@@ -163,24 +153,20 @@ void Broadcaster::restate(Worker& worker, int64_t now_ms) {
     case Stage::kBegun:
     case Stage::kDeferred: {
       const UpdateOffer& offer = worker.offer->offer;
-      const auto route = std::find_if(
-          offer.routes.begin(), offer.routes.end(), [&worker](const TransportRoute& each) {
-            return std::find(worker.transports.begin(), worker.transports.end(), each.transport) !=
-                   worker.transports.end();
-          });
-      if (route == offer.routes.end()) return;
-      // For a pending update, what is left until the decision; so that a worker outlasts it.
-      const int64_t left_ms = worker.offer == pending_
-                                  ? std::max<int64_t>(1, pending_->decide_by_ms - now_ms)
-                                  : static_cast<int64_t>(options_.deadline_ms);
+      const TransportRoute& route = offer.routes[worker.route_index];
+      // So that a worker outlasts the decision.
+      const uint32_t deadline_ms = time_left_ms(*worker.offer, now_ms) + options_.commit_grace_ms;
       send(worker,
-           UpdateBegin{worker.update, route->transport, route->source, route->server_key,
-                       offer.manifest, static_cast<uint32_t>(left_ms + options_.commit_grace_ms)},
+           UpdateBegin{worker.update, route.transport, route.source, route.server_key,
+                       offer.manifest, deadline_ms},
            now_ms);
       return;
     }
     case Stage::kStarted:
-      send(worker, UpdateStart{worker.update, worker.participants, ""}, now_ms);
+      send(worker,
+           UpdateStart{worker.update, worker.participants,
+                       worker.group ? worker.group->unique_id : std::string()},
+           now_ms);
       return;
     case Stage::kCommitting:
       send(worker, UpdateCommit{worker.update}, now_ms);

@@ -20,31 +20,112 @@ using SlotRegions = std::vector<std::vector<Region>>;  // [slots]
 
 std::string quoted_slot(const ArenaSlot& slot) { return "slot '" + slot.name + "'"; }
 
+bool has_rows(const ArenaSlot& slot) {
+  return slot.form == SlotForm::kRows || slot.form == SlotForm::kRowsAndTiles;
+}
+
+// What takes room in the arena: slots that lie as rows, and tile regions.
+struct Extent {
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+  std::string name;
+};
+
+Status check_extents(const std::vector<Extent>& extents, uint64_t total_bytes) {
+  uint64_t filled_to = 0;
+  for (const Extent& extent : extents) {
+    const std::string got =
+        extent.name + " at " + std::to_string(extent.begin) + " + " + std::to_string(extent.bytes);
+    if (extent.begin % kArenaAlignment != 0) {
+      return invalid_argument(got + " is not aligned, wanted a multiple of " +
+                              std::to_string(kArenaAlignment));
+    }
+    if (extent.begin < filled_to) {
+      return invalid_argument(got + " overlaps the slot before it, which ends at " +
+                              std::to_string(filled_to));
+    }
+    if (extent.begin > total_bytes || extent.bytes > total_bytes - extent.begin) {
+      return invalid_argument(got + " leaves the layout of " + std::to_string(total_bytes) +
+                              " bytes");
+    }
+    filled_to = extent.begin + extent.bytes;
+  }
+  return ok_status();
+}
+
 Status check_slots(const ArenaLayout& layout, uint64_t arena_bytes) {
   if (layout.total_bytes > arena_bytes) {
     return resource_exhausted("the layout wants " + std::to_string(layout.total_bytes) +
                               " bytes, the arena has " + std::to_string(arena_bytes));
   }
-  uint64_t filled_to = 0;
+  std::vector<Extent> extents;
   for (const ArenaSlot& slot : layout.slots) {
-    const std::string got = quoted_slot(slot) + " at " + std::to_string(slot.offset_bytes) + " + " +
-                            std::to_string(slot.bytes);
-    if (slot.offset_bytes % kArenaAlignment != 0) {
-      return invalid_argument(got + " is not aligned, wanted a multiple of " +
-                              std::to_string(kArenaAlignment));
+    if (has_rows(slot)) extents.push_back({slot.offset_bytes, slot.bytes, quoted_slot(slot)});
+    const bool in_region = slot.form != SlotForm::kRows;
+    if (in_region && static_cast<size_t>(slot.tile_region) >= layout.tile_regions.size()) {
+      return invalid_argument(quoted_slot(slot) + " is in tile region " +
+                              std::to_string(slot.tile_region) + ", the layout has " +
+                              std::to_string(layout.tile_regions.size()));
     }
-    if (slot.offset_bytes < filled_to) {
-      return invalid_argument(got + " overlaps the slot before it, which ends at " +
-                              std::to_string(filled_to));
-    }
-    if (slot.offset_bytes > layout.total_bytes ||
-        slot.bytes > layout.total_bytes - slot.offset_bytes) {
-      return invalid_argument(got + " leaves the layout of " + std::to_string(layout.total_bytes) +
-                              " bytes");
-    }
-    filled_to = slot.offset_bytes + slot.bytes;
   }
-  return ok_status();
+  if (layout.tile_regions.empty()) return check_extents(extents, layout.total_bytes);
+  for (const TileRegion& region : layout.tile_regions) {
+    extents.push_back({region.offset_bytes, region.bytes, "tiles '" + region.name + "'"});
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
+  return check_extents(extents, layout.total_bytes);
+}
+
+// Rows [first, first + count) of a stack of matrices: a run within one, or whole ones.
+struct RowRun {
+  int64_t first_matrix = 0, num_matrices = 0, first_row = 0, rows = 0;
+};
+std::optional<RowRun> row_run(uint64_t begin, uint64_t bytes, uint64_t row_bytes,
+                              int64_t matrix_rows) {
+  if (begin % row_bytes != 0 || bytes % row_bytes != 0 || matrix_rows == 0) return std::nullopt;
+  const auto first = static_cast<int64_t>(begin / row_bytes);
+  const auto count = static_cast<int64_t>(bytes / row_bytes);
+  if (first % matrix_rows == 0 && count % matrix_rows == 0) {
+    return RowRun{first / matrix_rows, count / matrix_rows, 0, matrix_rows};
+  }
+  if (first % matrix_rows + count > matrix_rows) return std::nullopt;
+  return RowRun{first / matrix_rows, 1, first % matrix_rows, count};
+}
+
+// Where bytes [begin, + bytes) of the rows of `slot` (elements or scales) go in its tiles.
+Result<PlannedTiles> plan_tiles(const ArenaLayout& layout, const ArenaSlot& slot, uint64_t begin,
+                                uint64_t bytes, const std::string& tensor_name) {
+  const TileRegion& region = layout.tile_regions[static_cast<size_t>(slot.tile_region)];
+  const auto refuse = [&] {
+    return invalid_argument(quoted_slot(slot) + ": tensor '" + tensor_name + "' at byte " +
+                            std::to_string(begin) + " + " + std::to_string(bytes) +
+                            ", wanted rows of one matrix in multiples of 8, or whole matrices");
+  };
+  // A scale row of block FP8 stands for block_rows rows; the last one of a matrix for fewer.
+  const bool blocks =
+      slot.form == SlotForm::kTileScales && region.format == WeightFormat::kFp8Block;
+  const int64_t unit = blocks ? region.block_rows : 1;
+  const int64_t units = unit < 1 ? 0 : (slot.num_rows + unit - 1) / unit;  // of a matrix
+  const auto all_units = static_cast<uint64_t>(units * region.num_matrices);
+  if (all_units == 0 || slot.bytes == 0 || slot.bytes % all_units != 0) return refuse();
+  auto run = row_run(begin, bytes, slot.bytes / all_units, units);
+  if (!run) return refuse();
+  run->first_row *= unit;
+  run->rows = std::min(run->rows * unit, slot.num_rows - run->first_row);
+  PlannedTiles tiles;
+  tiles.region = static_cast<size_t>(slot.tile_region);
+  tiles.first_matrix = static_cast<int32_t>(run->first_matrix);
+  tiles.num_matrices = static_cast<int32_t>(run->num_matrices);
+  tiles.first_row = slot.first_row + static_cast<int32_t>(run->first_row);
+  tiles.rows = static_cast<int32_t>(run->rows);
+  const bool fits = run->rows % 8 == 0 && run->first_row % 8 == 0 &&
+                    slot.num_rows - run->first_row >= run->rows &&
+                    slot.first_row + int64_t{slot.num_rows} <= region.rows &&
+                    run->first_matrix + run->num_matrices <= region.num_matrices;
+  if (!fits) return refuse();
+  return tiles;
 }
 
 Status check_tiling(const ArenaSlot& slot, std::vector<Region>& regions) {
@@ -84,7 +165,15 @@ Status plan_source(const ArenaLayout& layout, size_t slot_index, const SlotSourc
   WARPROLL_TRY_ASSIGN(bytes, checked_tensor_bytes(source.dtype, source.shape));
   tensor.info = {source.tensor_name, source.dtype, source.shape, bytes};
   tensor.arena_offset = slot.offset_bytes + source.slot_offset_bytes;
+  tensor.as_rows = has_rows(slot);
+  tensor.is_scale = slot.form == SlotForm::kTileScales;
+  plan.has_tiles |= slot.form != SlotForm::kRows;
   if (source.transform == FillTransform::kCopy) {
+    if (slot.form != SlotForm::kRows) {
+      WARPROLL_TRY_ASSIGN(
+          tiles, plan_tiles(layout, slot, source.slot_offset_bytes, bytes, source.tensor_name));
+      tensor.tiles = tiles;
+    }
     // A U8 scale tensor that the model reads as E8M0 is scanned as such, whatever its name.
     tensor.scan_as = source.dtype == Dtype::kU8 && slot.dtype == Dtype::kF8E8M0
                          ? Dtype::kF8E8M0
@@ -102,6 +191,11 @@ Status plan_source(const ArenaLayout& layout, size_t slot_index, const SlotSourc
   WARPROLL_TRY_ASSIGN(quantised, plan_quantise_mxfp8(tensor.info));
   tensor.kind = PlannedTensor::Kind::kQuantise;
   tensor.scan_as = source.dtype;
+  if (slot.form != SlotForm::kRows) {
+    WARPROLL_TRY_ASSIGN(tiles, plan_tiles(layout, slot, source.slot_offset_bytes,
+                                          quantised.elements.bytes, source.tensor_name));
+    tensor.tiles = tiles;
+  }
   tensor.scales_arena_offset = layout.slots[scale_slot].offset_bytes + source.scale_offset_bytes;
   regions[slot_index].push_back(
       {source.slot_offset_bytes, quantised.elements.bytes, source.tensor_name});
@@ -180,6 +274,26 @@ Result<FillPlan> make_fill_plan(const ArenaLayout& layout, uint64_t arena_bytes,
   for (const AliasTensor& alias : layout.aliases) WARPROLL_TRY(plan_alias(alias, plan));
   if (manifest != nullptr) WARPROLL_TRY(apply_manifest(*manifest, plan));
   return plan;
+}
+
+WeightView rows_of(const TileRegion& region, const PlannedTiles& tiles) {
+  WeightView view;
+  view.format = region.format;
+  view.scale_dtype = region.scale_dtype;
+  view.num_matrices = tiles.num_matrices;
+  view.rows = tiles.rows;
+  view.cols = region.cols;
+  view.block_rows = region.block_rows;
+  view.block_cols = region.block_cols;
+  const auto rows = static_cast<uint64_t>(view.rows), cols = static_cast<uint64_t>(view.cols);
+  const bool wide = region.format == WeightFormat::kBf16 || region.format == WeightFormat::kF16;
+  const auto block_rows = static_cast<uint64_t>(view.block_rows);
+  const auto block_cols = static_cast<uint64_t>(view.block_cols);
+  view.matrix_stride_bytes = rows * cols * (wide ? 2 : 1);
+  view.scale_stride_bytes = (rows + block_rows - 1) / block_rows *
+                            ((cols + block_cols - 1) / block_cols) *
+                            dtype_bytes(region.scale_dtype);
+  return view;
 }
 
 }  // namespace warproll

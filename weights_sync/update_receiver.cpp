@@ -40,7 +40,9 @@ struct UpdateReceiver::Impl {
   using Job = std::function<void()>;
 
   explicit Impl(UpdateReceiverOptions given)
-      : options(std::move(given)), arenas(options.max_arena_bytes), work(options, arenas) {}
+      : options(std::move(given)),
+        arenas(options.max_arena_bytes, options.device),
+        work(options, arenas) {}
 
   const UpdateReceiverOptions options;
   WeightArenas arenas;

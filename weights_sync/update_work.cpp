@@ -97,6 +97,13 @@ Status UpdateWork::receive(const UpdateStart& start, Clock::time_point deadline,
   request.participants = start.participants;
   request.nccl_unique_id = start.nccl_unique_id;
   request.rank = rank_of(options_.protocol.producer_id_hex, start.participants);
+  if (options_.device) {
+    request.device_sink = [&](uint64_t offset, std::span<const std::byte> bytes, void* stream) {
+      received_bytes_ += bytes.size();
+      all_received_bytes_ += bytes.size();
+      return staging.write_device(offset, bytes, stream);
+    };
+  }
   const Status status =
       current_->transport->receive(request, staging.manifest(), sink, cancellation);
   receiving_version_ = 0;

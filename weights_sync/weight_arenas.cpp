@@ -20,13 +20,14 @@ struct WeightArenas::State {
     uint64_t weight_version = 0;
   };
   const uint64_t max_arena_bytes = 0;
+  const ArenaDevicePtr device;
   mutable std::mutex mutex;
   std::array<Slot, 2> slots;
   StagedWeightsPtr serving;
   StagedWeightsPtr previous;
   bool closed = false;  // nothing may be kept here any more: it would keep the State for ever
 
-  explicit State(uint64_t limit) : max_arena_bytes(limit) {}
+  State(uint64_t limit, ArenaDevicePtr where) : max_arena_bytes(limit), device(std::move(where)) {}
 
   // Free, or held by `previous` alone.
   [[nodiscard]] bool is_takeable(const Slot& slot) const {
@@ -68,7 +69,7 @@ Result<std::span<std::byte>> StandbyArena::overwrite(uint64_t bytes) {
   lease_->overwritten = true;
   if (slot.buffer.capacity_bytes() < bytes) {
     slot.buffer = ArenaBuffer();
-    auto larger = ArenaBuffer::allocate(bytes);
+    auto larger = ArenaBuffer::allocate(bytes, state.device);
     if (larger.ok()) slot.buffer = std::move(*larger);
     {
       const std::lock_guard lock(state.mutex);
@@ -79,6 +80,10 @@ Result<std::span<std::byte>> StandbyArena::overwrite(uint64_t bytes) {
   return slot.buffer.span();
 }
 
+ArenaDevicePtr StandbyArena::device() const {
+  return lease_ == nullptr ? nullptr : lease_->state->device;
+}
+
 StagedWeightsPtr StandbyArena::publish(StagedWeights weights) && {
   WARPROLL_CHECK(lease_ && lease_->overwritten, "publish() of an arena that was not written");
   const std::shared_ptr<WeightArenas::State> state = lease_->state;
@@ -87,6 +92,7 @@ StagedWeightsPtr StandbyArena::publish(StagedWeights weights) && {
   WARPROLL_CHECK(weights.layout.total_bytes <= slot.buffer.capacity_bytes(),
                  "the layout is larger than the arena");
   weights.arena = slot.buffer.span().first(weights.layout.total_bytes);
+  weights.device = state->device;
   const auto free_arena = [state, index](const StagedWeights* released) {
     {
       const std::lock_guard lock(state->mutex);
@@ -108,8 +114,8 @@ StagedWeightsPtr StandbyArena::publish(StagedWeights weights) && {
   return published;
 }
 
-WeightArenas::WeightArenas(uint64_t max_arena_bytes)
-    : state_(std::make_shared<State>(max_arena_bytes)) {}
+WeightArenas::WeightArenas(uint64_t max_arena_bytes, ArenaDevicePtr device)
+    : state_(std::make_shared<State>(max_arena_bytes, std::move(device))) {}
 
 WeightArenas::~WeightArenas() {
   StagedWeightsPtr serving, previous;  // released after the mutex

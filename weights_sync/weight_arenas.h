@@ -9,6 +9,9 @@
 // engine, and each sequence pinned to it); the last release makes its arena free again. So an arena
 // is never written while somebody reads it, and nobody has to be asked.
 //
+// Arenas are in host memory, or in that of an ArenaDevice: then nobody but kernels and the device's
+// own calls may read or write their bytes.
+//
 // Memory (W4): two arenas, each as large as the largest version it held. An arena that is too small
 // is released before its larger one is allocated, so there are never three.
 // Thread: any; one mutex, held for pointer moves only. Lifetime: StagedWeightsPtrs may outlive the
@@ -24,6 +27,7 @@
 #include "kernels/arena.h"
 #include "protocol/records.h"
 #include "protocol/status.h"
+#include "weights_sync/arena_device.h"
 #include "weights_sync/checkpoint.h"
 
 namespace warproll {
@@ -33,10 +37,11 @@ struct StagedWeights {
   uint64_t weight_version = 0;
   Digest weight_digest{};
   Digest source_digest{};  // differs from weight_digest when quantised on receipt
-  Digest layout_digest{};
+  Digest layout_digest{};  // on a device: the tensor_digest of the arena's bytes
   ArenaLayout layout;
   CheckpointFiles files;             // config.json and its like
   std::span<const std::byte> arena;  // [layout.total_bytes]
+  ArenaDevicePtr device;             // whose memory `arena` is; null = host memory
 };
 using StagedWeightsPtr = std::shared_ptr<const StagedWeights>;
 
@@ -51,7 +56,10 @@ class StandbyArena {
 
   // The previous version is gone from here on. At least `bytes` bytes, with undefined contents.
   Result<std::span<std::byte>> overwrite(uint64_t bytes);
-  // Ends the right: the arena now holds `weights`, whose `arena` is set here. After overwrite().
+  // Whose memory it is; null = host memory.
+  [[nodiscard]] ArenaDevicePtr device() const;
+  // Ends the right: the arena now holds `weights`, whose `arena` and `device` are set here. After
+  // overwrite(); nothing that writes it may be under way any more.
   StagedWeightsPtr publish(StagedWeights weights) &&;
 
  private:
@@ -72,8 +80,8 @@ struct StandbyHolders {
 
 class WeightArenas {
  public:
-  // Refuses arenas above max_arena_bytes; 0 = no limit.
-  explicit WeightArenas(uint64_t max_arena_bytes = 0);
+  // Refuses arenas above max_arena_bytes; 0 = no limit. device null = host memory.
+  explicit WeightArenas(uint64_t max_arena_bytes = 0, ArenaDevicePtr device = nullptr);
   WeightArenas(const WeightArenas&) = delete;
   WeightArenas& operator=(const WeightArenas&) = delete;
   ~WeightArenas();

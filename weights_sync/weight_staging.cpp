@@ -27,6 +27,23 @@ Status check_digest(const char* what, const Digest& got, const Digest& wanted) {
                    to_hex(wanted));
 }
 
+Result<std::unique_ptr<WeightFiller>> make_filler(const StandbyArena& standby,
+                                                  const ArenaLayout& layout,
+                                                  std::span<std::byte> arena,
+                                                  const Manifest* manifest) {
+  if (const ArenaDevicePtr device = standby.device()) {
+    return device->make_filler(layout, arena, manifest);
+  }
+  WARPROLL_TRY_ASSIGN(filler, ArenaFiller::create(layout, arena, manifest));
+  return std::unique_ptr<WeightFiller>(std::make_unique<ArenaFiller>(std::move(filler)));
+}
+
+Digest digest_of(const StandbyArena& standby, const ArenaLayout& layout,
+                 std::span<const std::byte> arena) {
+  const ArenaDevicePtr device = standby.device();
+  return device ? device->digest(arena.first(layout.total_bytes)) : layout_digest(layout, arena);
+}
+
 }  // namespace
 
 struct WeightStaging::Impl {
@@ -34,8 +51,11 @@ struct WeightStaging::Impl {
   ArenaLayout layout;
   std::vector<uint64_t> entry_offsets;  // [entries] in the stream, ascending
   std::optional<StandbyArena> standby;
-  std::optional<ArenaFiller> filler;
+  std::unique_ptr<WeightFiller> filler;  // before the standby: it writes there until it is gone
   std::span<std::byte> arena;
+
+  [[nodiscard]] std::vector<DevicePart> parts_of(uint64_t stream_offset,
+                                                 std::span<const std::byte> bytes) const;
 };
 
 WeightStaging::WeightStaging(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -82,36 +102,51 @@ Status WeightStaging::open(StandbyArena standby) {
   WARPROLL_TRY_ASSIGN(arena, standby.overwrite(impl.layout.total_bytes));
   impl.standby = std::move(standby);
   impl.arena = arena;
-  WARPROLL_TRY_ASSIGN(filler, ArenaFiller::create(impl.layout, impl.arena, &impl.manifest));
-  impl.filler.emplace(std::move(filler));
+  WARPROLL_TRY_ASSIGN(filler, make_filler(*impl.standby, impl.layout, impl.arena, &impl.manifest));
+  impl.filler = std::move(filler);
   for (const ManifestEntry& entry : impl.manifest.entries) {
     if (entry.tensor.bytes == 0) WARPROLL_TRY(impl.filler->put(entry.tensor.name, {}));
   }
   return ok_status();
 }
 
-Status WeightStaging::write(uint64_t stream_offset, std::span<const std::byte> bytes) {
-  Impl& impl = *impl_;
-  WARPROLL_CHECK(impl.filler.has_value(), "write() before open()");
+// Cuts [stream_offset, + bytes.size()) at the tensors' borders.
+std::vector<DevicePart> WeightStaging::Impl::parts_of(uint64_t stream_offset,
+                                                      std::span<const std::byte> bytes) const {
+  std::vector<DevicePart> parts;
   const uint64_t end = stream_offset + bytes.size();
-  const auto& offsets = impl.entry_offsets;
   // The last entry that starts at or before the first byte.
-  const auto after = std::upper_bound(offsets.begin(), offsets.end(), stream_offset);
-  size_t index = after == offsets.begin() ? 0 : static_cast<size_t>(after - offsets.begin()) - 1;
-  for (; index < offsets.size() && offsets[index] < end; ++index) {
-    const TensorInfo& tensor = impl.manifest.entries[index].tensor;
-    const uint64_t from = std::max(stream_offset, offsets[index]);
-    const uint64_t to = std::min(end, offsets[index] + tensor.bytes);
+  const auto after = std::upper_bound(entry_offsets.begin(), entry_offsets.end(), stream_offset);
+  auto index = static_cast<size_t>(after - entry_offsets.begin());
+  if (index > 0) --index;
+  for (; index < entry_offsets.size() && entry_offsets[index] < end; ++index) {
+    const TensorInfo& tensor = manifest.entries[index].tensor;
+    const uint64_t from = std::max(stream_offset, entry_offsets[index]);
+    const uint64_t to = std::min(end, entry_offsets[index] + tensor.bytes);
     if (from >= to) continue;  // the fill behind it, or an empty tensor
-    WARPROLL_TRY(impl.filler->put_part(tensor.name, from - offsets[index],
-                                       bytes.subspan(from - stream_offset, to - from)));
+    parts.push_back(
+        {tensor.name, from - entry_offsets[index], bytes.subspan(from - stream_offset, to - from)});
+  }
+  return parts;
+}
+
+Status WeightStaging::write(uint64_t stream_offset, std::span<const std::byte> bytes) {
+  WARPROLL_CHECK(impl_->filler != nullptr, "write() before open()");
+  for (const DevicePart& part : impl_->parts_of(stream_offset, bytes)) {
+    WARPROLL_TRY(impl_->filler->put_part(part.tensor_name, part.offset_bytes, part.bytes));
   }
   return ok_status();
 }
 
+Status WeightStaging::write_device(uint64_t stream_offset, std::span<const std::byte> device_bytes,
+                                   void* stream) {
+  WARPROLL_CHECK(impl_->filler != nullptr, "write_device() before open()");
+  return impl_->filler->put_device(impl_->parts_of(stream_offset, device_bytes), stream);
+}
+
 Result<StagedWeightsPtr> WeightStaging::finish(const GoldenGateFunction& gate) {
   Impl& impl = *impl_;
-  WARPROLL_CHECK(impl.filler.has_value(), "finish() before open()");
+  WARPROLL_CHECK(impl.filler != nullptr, "finish() before open()");
   WARPROLL_TRY_ASSIGN(filled, impl.filler->finish());
   WARPROLL_TRY(
       check_digest("the source digest", filled.source_digest, impl.manifest.source_digest));
@@ -121,7 +156,7 @@ Result<StagedWeightsPtr> WeightStaging::finish(const GoldenGateFunction& gate) {
   weights.weight_version = impl.manifest.weight_version;
   weights.weight_digest = filled.weight_digest;
   weights.source_digest = filled.source_digest;
-  weights.layout_digest = layout_digest(impl.layout, impl.arena);
+  weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
   impl.filler.reset();  // it points to the layout
   weights.layout = std::move(impl.layout);
   weights.files = impl.manifest.files;
@@ -143,10 +178,12 @@ Result<StagedWeightsPtr> load_staged(const Checkpoint& checkpoint, uint64_t weig
   weights.layout = std::move(arena_layout);
   WARPROLL_TRY_ASSIGN(standby, arenas.acquire_standby(weights.layout.total_bytes));
   WARPROLL_TRY_ASSIGN(arena, standby.overwrite(weights.layout.total_bytes));
-  WARPROLL_TRY_ASSIGN(filled, fill_from_checkpoint(checkpoint, weights.layout, arena, progress));
+  WARPROLL_TRY_ASSIGN(filler, make_filler(standby, weights.layout, arena, nullptr));
+  WARPROLL_TRY_ASSIGN(filled, fill_from_checkpoint(checkpoint, *filler, progress));
+  filler.reset();  // it points to the layout
   weights.weight_digest = filled.weight_digest;
   weights.source_digest = filled.source_digest;
-  weights.layout_digest = layout_digest(weights.layout, arena);
+  weights.layout_digest = digest_of(standby, weights.layout, arena);
   return std::move(standby).publish(std::move(weights));
 }
 

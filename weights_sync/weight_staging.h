@@ -1,7 +1,7 @@
 // WeightStaging: one update's way from its manifest to verified weights in the standby arena:
 //   plan()    decodes the manifest and holds it against the layout; nothing has moved yet
 //   open()    starts to overwrite the standby arena
-//   write()   bytes of the stream, each tensor checked when it is complete (arena_fill.h)
+//   write()   bytes of the stream, each tensor checked when it is complete (weight_filler.h)
 //   finish()  all tensors there, the digests right, the golden prompts reproduced: published
 // A failure at any point is final; destroying it gives the arena back.
 // load_staged() is the cold start: the same filling, from a checkpoint on disk.
@@ -41,6 +41,10 @@ class WeightStaging {
 
   Status open(StandbyArena standby);
   Status write(uint64_t stream_offset, std::span<const std::byte> bytes);
+  // The same for bytes in device memory, as DeviceSink (broadcast_transport.h) has them; the standby
+  // arena must be on that device.
+  Status write_device(uint64_t stream_offset, std::span<const std::byte> device_bytes,
+                      void* stream);
   Result<StagedWeightsPtr> finish(const GoldenGateFunction& gate);
 
  private:

@@ -1,4 +1,5 @@
-// CudaEvent: owns an event that takes no time. Move-only. Thread: any. Errors: CudaError.
+// CudaEvent: owns an event without timing, for order between streams. Move-only. Thread: any.
+// Errors: CudaError.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,9 +22,17 @@ class CudaEvent {
     return *this;
   }
 
-  [[nodiscard]] cudaEvent_t get() const { return event_; }
   void record(cudaStream_t stream) const { WARPROLL_CUDA_CHECK(cudaEventRecord(event_, stream)); }
+  // `stream` goes on once what was recorded last has ended; at once if nothing was.
+  void hold(cudaStream_t stream) const {
+    WARPROLL_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
+  }
   void synchronize() const { WARPROLL_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  [[nodiscard]] bool ended() const {
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) WARPROLL_CUDA_CHECK(code);
+    return code == cudaSuccess;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

@@ -1,5 +1,7 @@
-// One lane's share of one tile: what pack_*_cpu and the CUDA pack kernel both do, so that a tile
-// packed on either side has the same bytes. Internal to kernels/moe. Thread: pure functions.
+// One lane's share of one half tile: what pack's CPU twins and CUDA kernels both do, so that a tile
+// packed on either side has the same bytes. A half tile is 8 neighbouring rows of one matrix, rows
+// 0..7 or 8..15 of a tile; its bytes belong to it alone, so halves, elements and scales may be
+// written in any order. Internal to kernels/moe. Thread: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +18,26 @@
 
 namespace warproll {
 
-// Rows 0..7 of a tile come from `low`, rows 8..15 from `high`; gate_up: low = gate, high = up.
-struct TileSource {
-  WeightView low, high;
-  bool gate_up = false;
+// Where row `row` (multiple of 8, of the region's matrix) lies: tile of the matrix, half of it.
+struct HalfTile {
+  int32_t tile = 0;
+  int32_t half = 0;
 };
-
-WARPROLL_HD int32_t source_row(const TileSource& s, int32_t tile, int32_t r) {
-  return s.gate_up ? tile * 8 + r % 8 : tile * kTileRows + r;
+WARPROLL_HD HalfTile half_tile(int32_t row, bool gate_up, int32_t num_tiles) {
+  if (!gate_up) return {row / kTileRows, row / 8 % 2};
+  const int32_t gate_rows = num_tiles * 8;
+  return row < gate_rows ? HalfTile{row / 8, 0} : HalfTile{(row - gate_rows) / 8, 1};
 }
 
-WARPROLL_HD const std::byte* row_data(const WeightView& w, int32_t expert, int32_t row,
+// One access of kBytes, both addresses multiples of it.
+template <int32_t kBytes>
+WARPROLL_HD void copy_aligned(void* to, const void* from) {
+  memcpy(__builtin_assume_aligned(to, kBytes), __builtin_assume_aligned(from, kBytes), kBytes);
+}
+
+WARPROLL_HD const std::byte* row_data(const WeightView& w, int32_t matrix, int32_t row,
                                       int32_t element_bytes) {
-  return w.data + static_cast<uint64_t>(expert) * w.matrix_stride_bytes +
+  return w.data + static_cast<uint64_t>(matrix) * w.matrix_stride_bytes +
          static_cast<uint64_t>(row) * static_cast<uint64_t>(w.cols) * element_bytes;
 }
 
@@ -49,20 +58,27 @@ WARPROLL_HD uint16_t half_bits(float value) {
 
 // The F32 exponent field (0 .. 255) that a row's largest magnitude has: of its values (BF16) or of
 // its block scales (MXFP8). Rows of tiny values count as 2^-111 (2^-119), which keeps every factor
-// below a normal float. 255: the row holds an inf or NaN.
-WARPROLL_HD int32_t row_exponent(const WeightView& w, int32_t expert, int32_t row) {
+// below a normal float. 255: the row holds an inf or NaN. Here of what `part` of `parts` threads
+// sees of the row; the row's is the largest of all parts'.
+WARPROLL_HD int32_t row_exponent(const WeightView& w, int32_t matrix, int32_t row, int32_t part,
+                                 int32_t parts) {
   int32_t largest = w.format == WeightFormat::kMxfp8 ? 8 : 16;
   if (w.format == WeightFormat::kMxfp8) {
     const int32_t blocks = w.cols / kTileBlock;
     const auto* scales = reinterpret_cast<const uint8_t*>(w.scales) +
-                         static_cast<uint64_t>(expert) * w.scale_stride_bytes +
+                         static_cast<uint64_t>(matrix) * w.scale_stride_bytes +
                          static_cast<uint64_t>(row) * blocks;
-    for (int32_t b = 0; b < blocks; ++b) largest = scales[b] > largest ? scales[b] : largest;
+    for (int32_t b = part; b < blocks; b += parts)
+      largest = scales[b] > largest ? scales[b] : largest;
   } else if (w.format == WeightFormat::kBf16) {
-    const auto* values = reinterpret_cast<const uint16_t*>(row_data(w, expert, row, 2));
-    for (int32_t c = 0; c < w.cols; ++c) {
-      const int32_t exponent = values[c] >> 7 & 0xff;
-      largest = exponent > largest ? exponent : largest;
+    const std::byte* values = row_data(w, matrix, row, 2);
+    for (int32_t c = part * 2; c < w.cols; c += parts * 2) {
+      uint32_t pair;
+      copy_aligned<4>(&pair, values + c * 2);
+      const auto low = static_cast<int32_t>(pair >> 7 & 0xff);
+      const auto high = static_cast<int32_t>(pair >> 23 & 0xff);
+      largest = low > largest ? low : largest;
+      largest = high > largest ? high : largest;
     }
   }
   return largest;
@@ -73,10 +89,10 @@ inline constexpr int32_t kBf16Headroom = 14;  // largest value 2^14 .. 2^15
 inline constexpr int32_t kMxfp8Headroom = 7;  // largest scale 2^7: 448 * 128 < 65504
 
 // The row scale, as BF16 bits: a power of two, exact.
-WARPROLL_HD uint16_t row_scale_bits(const WeightView& w, int32_t exponent) {
-  if (w.format == WeightFormat::kF16 || w.format == WeightFormat::kFp8Block) return 0x3f80;  // 1
-  if (exponent == 255 && w.format == WeightFormat::kMxfp8) return 0x7fc0;                    // NaN
-  const int32_t headroom = w.format == WeightFormat::kMxfp8 ? kMxfp8Headroom : kBf16Headroom;
+WARPROLL_HD uint16_t row_scale_bits(WeightFormat format, int32_t exponent) {
+  if (format == WeightFormat::kF16 || format == WeightFormat::kFp8Block) return 0x3f80;  // 1
+  if (exponent == 255 && format == WeightFormat::kMxfp8) return 0x7fc0;                  // NaN
+  const int32_t headroom = format == WeightFormat::kMxfp8 ? kMxfp8Headroom : kBf16Headroom;
   return static_cast<uint16_t>((exponent - headroom) << 7);
 }
 
@@ -87,63 +103,60 @@ WARPROLL_HD uint8_t block_scale_byte(int32_t scale, int32_t row_exponent) {
   return power == -15 ? 2 : power == -16 ? 1 : 0;
 }
 
-// The F16 bits of column c of a BF16 or F16 row.
-WARPROLL_HD uint16_t f16_of(const WeightView& w, const std::byte* row, int32_t c,
-                            int32_t exponent) {
-  const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[c];
-  if (w.format == WeightFormat::kF16) return bits;
+// The F16 bits of a BF16 or F16 value.
+WARPROLL_HD uint16_t f16_of(WeightFormat format, uint16_t bits, int32_t exponent) {
+  if (format == WeightFormat::kF16) return bits;
   const float up = float_of_bits(static_cast<uint32_t>(254 + kBf16Headroom - exponent) << 23);
   return half_bits(float_of_bits(static_cast<uint32_t>(bits) << 16) * up);
 }
 
-// Lane `lane` (0 .. 31) of block `block` of a tile: 16 bytes (FP8) or 2 x 16 bytes (F16), at
-// block_out + [step * 512 +] lane * 16. `exponents` [16]: row_exponent of every row of the tile.
-WARPROLL_HD void pack_lane(const TileSource& s, int32_t expert, int32_t tile, int32_t block,
-                           int32_t lane, const int32_t* exponents, std::byte* block_out) {
+// Lane 4g + t (0 .. 31) of block `block` of a half tile: row `row` + g at the lane's eight columns,
+// to `block_out`, the block's place in the record. `exponent`: of that row.
+WARPROLL_HD void pack_lane(const WeightView& w, int32_t matrix, int32_t row, int32_t block,
+                           int32_t lane, int32_t half, int32_t exponent, std::byte* block_out) {
   const int32_t g = lane / 4, t = lane % 4;
-  const bool fp8 = s.low.format == WeightFormat::kMxfp8 || s.low.format == WeightFormat::kFp8Block;
-  for (int32_t half = 0; half < 2; ++half) {
-    const WeightView& w = half == 0 ? s.low : s.high;
-    const int32_t r = g + half * 8;
-    const std::byte* row = row_data(w, expert, source_row(s, tile, r), fp8 ? 1 : 2);
-    for (int32_t i = 0; i < 8; ++i) {  // place in the lane's eight columns
-      const int32_t c = block * kTileBlock + i / 2 * 8 + 2 * t + i % 2;
-      if (fp8) {
-        block_out[lane * 16 + half * 8 + i] = row[c];
-      } else {  // step i / 4, then k half i / 2 % 2, then row half, then i % 2
-        auto* out = reinterpret_cast<uint16_t*>(block_out + i / 4 * 512 + lane * 16);
-        out[i / 2 % 2 * 4 + half * 2 + i % 2] = f16_of(w, row, c, exponents[r]);
-      }
+  const bool fp8 = w.format == WeightFormat::kMxfp8 || w.format == WeightFormat::kFp8Block;
+  const std::byte* from = row_data(w, matrix, row + g, fp8 ? 1 : 2);
+  if (fp8) {
+    alignas(8) uint16_t pairs[4];
+    for (int32_t i = 0; i < 4; ++i) {
+      copy_aligned<2>(&pairs[i], from + block * kTileBlock + i * 8 + 2 * t);
     }
+    copy_aligned<8>(block_out + lane * 16 + half * 8, pairs);
+    return;
+  }
+  for (int32_t i = 0; i < 4; ++i) {  // step i / 2, then k half i % 2, then row half
+    alignas(4) uint16_t pair[2];
+    copy_aligned<4>(pair, from + (block * kTileBlock + i * 8 + 2 * t) * 2);
+    pair[0] = f16_of(w.format, pair[0], exponent);
+    pair[1] = f16_of(w.format, pair[1], exponent);
+    copy_aligned<4>(block_out + i / 2 * 512 + lane * 16 + i % 2 * 8 + half * 4, pair);
   }
 }
 
-// The 16 scale bytes after a block of FP8, rows g and g + 8, by one thread for each g of 8.
-WARPROLL_HD void pack_scales(const TileSource& s, int32_t expert, int32_t tile, int32_t block,
-                             int32_t g, const int32_t* exponents, std::byte* out) {
-  for (int32_t half = 0; half < 2; ++half) {
-    const WeightView& w = half == 0 ? s.low : s.high;
-    const int32_t r = g + half * 8;
-    const int32_t row = source_row(s, tile, r);
-    const std::byte* matrix = w.scales + static_cast<uint64_t>(expert) * w.scale_stride_bytes;
-    if (w.format == WeightFormat::kMxfp8) {
-      const auto scale =
-          static_cast<int32_t>(matrix[static_cast<uint64_t>(row) * (w.cols / kTileBlock) + block]);
-      out[g * 2 + half] = static_cast<std::byte>(block_scale_byte(scale, exponents[r]));
-    } else if (g == 0) {
-      const int32_t groups = (w.cols + w.block_cols - 1) / w.block_cols;
-      const auto index =
-          static_cast<uint64_t>(row / w.block_rows) * groups + block * kTileBlock / w.block_cols;
-      float scale = 0.0f;
-      if (w.scale_dtype == Dtype::kF32) {
-        memcpy(&scale, matrix + index * 4, 4);
-      } else {
-        scale = float_of_bits(
-            static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(matrix)[index]) << 16);
-      }
-      memcpy(out + half * 4, &scale, 4);
-      memset(out + 8 + half * 4, 0, 4);
+// The scale bytes after a block of FP8 that row `row` + g of a half tile has, g of 0 .. 7.
+WARPROLL_HD void pack_scale(const WeightView& w, int32_t matrix, int32_t row, int32_t block,
+                            int32_t g, int32_t half, int32_t exponent, std::byte* out) {
+  const std::byte* scales = w.scales + static_cast<uint64_t>(matrix) * w.scale_stride_bytes;
+  if (w.format == WeightFormat::kMxfp8) {
+    const auto scale = static_cast<int32_t>(
+        scales[static_cast<uint64_t>(row + g) * (w.cols / kTileBlock) + block]);
+    out[g * 2 + half] = static_cast<std::byte>(block_scale_byte(scale, exponent));
+  } else if (g == 0) {
+    const int32_t groups = (w.cols + w.block_cols - 1) / w.block_cols;
+    const auto index =
+        static_cast<uint64_t>(row / w.block_rows) * groups + block * kTileBlock / w.block_cols;
+    float scale = 0.0f;
+    if (w.scale_dtype == Dtype::kF32) {
+      copy_aligned<4>(&scale, scales + index * 4);
+    } else {
+      uint16_t bits;
+      copy_aligned<2>(&bits, scales + index * 2);
+      scale = float_of_bits(static_cast<uint32_t>(bits) << 16);
     }
+    constexpr float kUnused = 0.0f;
+    copy_aligned<4>(out + half * 4, &scale);
+    copy_aligned<4>(out + 8 + half * 4, &kUnused);
   }
 }
 

@@ -26,6 +26,16 @@ UpdateOffer offer_of_version(uint64_t version) {
   return offer;
 }
 
+UpdateOffer FleetSimulation::make_offer(uint64_t version) const {
+  UpdateOffer offer = offer_of_version(version);
+  if (groups_ != nullptr) {
+    TransportRoute route{"nccl", "", ""};
+    route.group = groups_->transfers();
+    offer.routes.insert(offer.routes.begin(), route);
+  }
+  return offer;
+}
+
 FleetSimulation::FleetSimulation(uint32_t seed, int num_workers, BroadcasterOptions options)
     : random_(seed), options_(options) {
   workers_.resize(num_workers);
@@ -49,18 +59,25 @@ void FleetSimulation::start_trainer() {
   BroadcasterOptions options = options_;
   options.trainer_epoch = ++trainer_epoch_;
   trainer_ = std::make_unique<Broadcaster>(options);
-  if (!trainer_->adopt(offer_of_version(last_committed_), now_ms_).ok()) violation("adopt failed");
+  if (!trainer_->adopt(make_offer(last_committed_), now_ms_).ok()) violation("adopt failed");
   drain_trainer();
 }
 
-void FleetSimulation::kill_trainer() { trainer_.reset(); }
+void FleetSimulation::kill_trainer() {
+  trainer_.reset();
+  if (groups_ != nullptr) groups_->restart();
+}
 
 void FleetSimulation::begin_update(uint64_t version) {
-  if (!trainer_->begin_update(offer_of_version(version), now_ms_).ok()) violation("begin failed");
+  if (!trainer_->begin_update(make_offer(version), now_ms_).ok()) violation("begin failed");
   drain_trainer();
 }
 
-void FleetSimulation::kill_worker(int index) { workers_[index].machine.reset(); }
+void FleetSimulation::kill_worker(int index) {
+  workers_[index].machine.reset();
+  workers_[index].in_group.reset();
+  if (groups_ != nullptr) groups_->leave(to_hex(Digest(workers_[index].id)));
+}
 
 void FleetSimulation::start_worker(int index, uint64_t serving_version) {
   Worker& worker = workers_[index];
@@ -117,6 +134,7 @@ void FleetSimulation::heartbeat(int index) {
   hello.worker_name = "w" + std::to_string(index);
   hello.weights = worker.machine->weight_status();
   hello.transports = {"directory", "tcp"};
+  if (groups_ != nullptr) hello.transports.push_back("nccl");
   Heartbeat beat;
   beat.weights = hello.weights;
   post(index, false, hello);
@@ -169,6 +187,11 @@ void FleetSimulation::perform(int index, const UpdateActions& actions) {
       if (w->leased_to != id) violation("receive without the standby arena");
       Slot& slot = w->slots[1 - w->serving_slot];
       slot = {id.weight_version, false};
+      if (!receive->start.nccl_unique_id.empty()) {
+        w->in_group = receive->start;
+        groups_->join(receive->start.nccl_unique_id, to_hex(Digest(w->id)));
+        continue;
+      }
       const bool fails = chance(faults.receive_fails);
       schedule(index, [id, fails](UpdateStateMachine& machine) {
         return machine.on_received(id, fails ? data_loss("bucket 3 is damaged") : ok_status());
@@ -203,11 +226,29 @@ void FleetSimulation::perform(int index, const UpdateActions& actions) {
         return machine.on_installed(id, InstallReport{10, 0, 4});
       });
     } else if (const auto* discarded = std::get_if<DiscardUpdate>(&action)) {
+      if (w->in_group && w->in_group->id == discarded->id) {
+        w->in_group.reset();
+        groups_->leave(to_hex(Digest(w->id)));
+      }
       schedule(index, [w, id = discarded->id](UpdateStateMachine&) {
         if (w->leased_to == id) w->leased_to.reset();
         return UpdateActions{};
       });
     }
+  }
+}
+
+void FleetSimulation::step_groups() {
+  groups_->step(now_ms_);
+  for (int i = 0; i < num_workers(); ++i) {
+    Worker& worker = workers_[i];
+    if (!worker.machine || !worker.in_group) continue;
+    const UpdateStart start = *worker.in_group;
+    const std::optional<Status> status =
+        groups_->outcome(start.nccl_unique_id, to_hex(Digest(worker.id)));
+    if (!status) continue;
+    worker.in_group.reset();
+    perform(i, worker.machine->on_received(start.id, *status));
   }
 }
 
@@ -260,6 +301,7 @@ void FleetSimulation::step() {
     perform(result.worker, result.apply(*worker.machine));
     check(result.worker);
   }
+  if (groups_ != nullptr) step_groups();
   for (int i = 0; i < num_workers(); ++i) {
     if (!workers_[i].machine) continue;
     perform(i, workers_[i].machine->tick(now_ms_));

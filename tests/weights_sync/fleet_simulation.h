@@ -36,6 +36,45 @@ struct FaultRates {  // probabilities
   int64_t max_work_ms = 20;
 };
 
+// The group transfers of a simulated fleet: what NCCL does, by the rules that matter here. A group
+// moves when all members have joined; a member that is gone breaks it. Deterministic.
+class FakeGroups {
+ public:
+  bool death_is_noticed = true;  // false: the others hang, as with a peer that dies in silence
+  bool cannot_start = false;
+  std::set<std::string> culprits;  // members that break every group they are in
+  int64_t transfer_ms = 40;
+
+  struct Started {
+    UpdateId id;
+    std::vector<std::string> participants;
+  };
+  [[nodiscard]] const std::vector<Started>& started() const { return started_; }
+  [[nodiscard]] size_t num_running() const { return running_.size(); }
+
+  GroupTransfers transfers();
+  void restart() { running_.clear(); }  // the trainer is gone; its part with it
+  void join(const std::string& unique_id, const std::string& member);
+  void leave(const std::string& member);
+  void step(int64_t now_ms);
+  // Of a member that has joined: nullopt = it is still receiving.
+  [[nodiscard]] std::optional<Status> outcome(const std::string& unique_id,
+                                              const std::string& member) const;
+
+ private:
+  struct Group {
+    std::vector<std::string> participants;
+    std::set<std::string> joined;
+    int64_t complete_at_ms = -1;
+    bool complete = false;
+    bool broken = false;
+  };
+  static std::string name_of(const UpdateId& id) { return "group " + std::to_string(id.attempt); }
+  std::map<std::string, Group> all_;  // by unique id; kept for members that are still in there
+  std::map<UpdateId, std::string> running_;
+  std::vector<Started> started_;
+};
+
 class FleetSimulation {
  public:
   FleetSimulation(uint32_t seed, int num_workers, BroadcasterOptions options);
@@ -65,6 +104,9 @@ class FleetSimulation {
   [[nodiscard]] std::mt19937& random() { return random_; }
   bool chance(double probability);
 
+  // From now on offers have a route `nccl` whose groups these are, and workers know it.
+  void use_groups(FakeGroups* groups) { groups_ = groups; }
+
   FaultRates faults;
   // Messages this refuses are lost, in either direction.
   std::function<bool(int worker, const Message&, bool to_worker)> filter;
@@ -82,6 +124,7 @@ class FleetSimulation {
     Slot slots[2];
     int serving_slot = 0;
     std::optional<UpdateId> leased_to;
+    std::optional<UpdateStart> in_group;  // receiving with others
     int64_t next_heartbeat_ms = 0;
   };
   struct Delivery {
@@ -102,6 +145,8 @@ class FleetSimulation {
   void perform(int index, const UpdateActions& actions);
   void schedule(int index, std::function<UpdateActions(UpdateStateMachine&)> apply);
   void heartbeat(int index);
+  void step_groups();
+  [[nodiscard]] UpdateOffer make_offer(uint64_t version) const;
   void drain_trainer();
   void check(int index);
   void violation(const std::string& text);
@@ -118,6 +163,7 @@ class FleetSimulation {
   std::set<uint64_t> committed_{1};  // ever
   std::vector<std::string> violations_;
   std::vector<BroadcastEvent> events_;
+  FakeGroups* groups_ = nullptr;
 };
 
 // Times short enough for simulations of a few seconds.
@@ -126,6 +172,7 @@ inline BroadcasterOptions quick_options() {
   options.deadline_ms = 3'000;
   options.commit_grace_ms = 500;
   options.accept_ms = 500;
+  options.regroup_ms = 100;
   options.restate_ms = 100;
   options.retry_ms = 50;
   options.liveness_ms = 1'000;

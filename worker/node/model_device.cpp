@@ -56,7 +56,8 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   ModelDevice device;
   WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
   device.runner = cuda_runner({options.batch_invariant, moe_path});
-  device.arenas = make_cuda_arena_device(gpu.index);
+  WARPROLL_TRY_ASSIGN(arenas, make_cuda_arena_device({.device = gpu.index}));
+  device.arenas = std::move(arenas);
   char text[160];
   std::snprintf(text, sizeof text, "cuda %d: %s, %.1f GiB", gpu.index, gpu.name.c_str(),
                 static_cast<double>(gpu.total_bytes) / (1 << 30));

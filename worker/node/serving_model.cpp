@@ -63,6 +63,10 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
   return make_weight_set(*staged);
 }
 
+Result<WeightSetPtr> load_random_weights(const RandomWeights&, const ModelDevice&) {
+  return failed_precondition("random weights: not here yet");
+}
+
 Result<TextParts> load_text_parts(const std::string& checkpoint_directory,
                                   const std::string& tokenizer_path) {
   TextParts parts;

@@ -78,7 +78,7 @@ Status WorkerNode::load_weights() {
     transports_.push_back(std::make_unique<TcpTransport>(context_, options));
   }
   UpdateReceiverOptions options;
-  options.arena_device = device_.arenas;
+  options.device = device_.arenas;
   options.protocol.producer_id_hex = to_hex(log_->producer_id());
   options.protocol.pin_max_ms = static_cast<uint32_t>(config_.weights.pin_max_ms);
   const bool quantise = config_.model.quantise == "mxfp8";

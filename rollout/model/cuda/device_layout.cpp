@@ -105,6 +105,7 @@ class DeviceLayout {
       return invalid_argument("slot '" + slot.name + "' has shape " + shape_text(slot.shape) +
                               ", a GPU wants rows in multiples of 8, columns of 32");
     }
+    slot.num_rows = wanted.rows;
     slot.form = place.also_rows ? SlotForm::kRowsAndTiles : SlotForm::kTiles;
     std::vector<TileRegion>& regions = layout_.tile_regions;
     if (regions.empty() || regions.back().name != place.region) {
@@ -144,6 +145,7 @@ class DeviceLayout {
     slot.form = SlotForm::kTileScales;
     slot.tile_region = elements->second->tile_region;
     slot.first_row = elements->second->first_row;
+    slot.num_rows = elements->second->num_rows;
     return ok_status();
   }
 

@@ -138,7 +138,7 @@ TEST(CudaEngine, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
 // that still read the retired one would give tokens that are not numbers.
 TEST(CudaEngine, TheRetiredArenaIsNotReadAnyMore) {
   SKIP_WITHOUT_GPU();
-  WeightArenas arenas(0, make_cuda_arena_device(0));
+  WeightArenas arenas(0, gpu_arenas());
   WeightSetPtr first = load_on_gpu("arith-v3", arenas, 1);
   EngineConfig config;
   config.num_blocks = 512;
@@ -176,7 +176,7 @@ size_t threads() {
 
 TEST(CudaEngine, AThousandSwapsLeaveNothingBehind) {
   SKIP_WITHOUT_GPU();
-  WeightArenas arenas(0, make_cuda_arena_device(0));
+  WeightArenas arenas(0, gpu_arenas());
   EngineConfig config;
   config.num_blocks = 512;
   auto core =

@@ -21,6 +21,8 @@ namespace warproll::testing {
 #define SKIP_WITHOUT_GPU() \
   if (list_gpus().empty()) GTEST_SKIP() << "NO GPU HERE: this test was not run"
 
+inline ArenaDevicePtr gpu_arenas() { return std::move(make_cuda_arena_device()).value(); }
+
 // Into the standby arena of `arenas`. Throws std::logic_error with the reason.
 inline WeightSetPtr load_on_gpu(const std::string& name, WeightArenas& arenas,
                                 uint64_t weight_version = 1, bool quantise = false) {
@@ -46,7 +48,7 @@ inline WeightSetPtr load_on_gpu(const std::string& name, WeightArenas& arenas,
 }
 
 inline WeightSetPtr load_on_gpu(const std::string& name, uint64_t weight_version = 1) {
-  WeightArenas arenas(0, make_cuda_arena_device(0));  // the weights outlive it
+  WeightArenas arenas(0, gpu_arenas());  // the weights outlive it
   return load_on_gpu(name, arenas, weight_version);
 }
 

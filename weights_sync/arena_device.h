@@ -1,0 +1,35 @@
+// ArenaDevice: where weight arenas are when they are not in host memory. The seam between the parts
+// of weights_sync that know no CUDA and weights_sync/cuda; a null pointer stands for host memory.
+// Lifetime: outlives its memory and its fillers (ArenaBuffer holds it). Thread: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/arena.h"
+#include "protocol/records.h"
+#include "protocol/status.h"
+#include "weights_sync/manifest.h"
+#include "weights_sync/weight_filler.h"
+
+namespace warproll {
+
+class ArenaDevice {
+ public:
+  virtual ~ArenaDevice() = default;
+  // kArenaAlignment-aligned. kResourceExhausted with the size when there is no room; bytes > 0.
+  virtual Result<std::byte*> allocate(uint64_t bytes) = 0;
+  virtual void release(std::byte* memory) noexcept = 0;
+  // Refuses what ArenaFiller::create refuses; zeroes [0, layout.total_bytes) of the arena first, so
+  // that every byte of it is defined once it is filled. All arguments must outlive the filler.
+  virtual Result<std::unique_ptr<WeightFiller>> make_filler(const ArenaLayout& layout,
+                                                            std::span<std::byte> arena,
+                                                            const Manifest* manifest) = 0;
+  // tensor_digest (digest.h) of bytes of the device. Blocking.
+  virtual Digest digest(std::span<const std::byte> bytes) = 0;
+};
+using ArenaDevicePtr = std::shared_ptr<ArenaDevice>;
+
+}  // namespace warproll

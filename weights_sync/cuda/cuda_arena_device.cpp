@@ -1,0 +1,93 @@
+#include "weights_sync/cuda/cuda_arena_device.h"
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "weights_sync/cuda/device_filler.h"
+
+namespace warproll {
+namespace {
+
+class CudaArenaDevice final : public ArenaDevice {
+ public:
+  explicit CudaArenaDevice(const CudaArenaOptions& options) : options_(options) {
+    select();
+    for (int i = 0; i < options.num_streams; ++i) streams_.emplace_back(CudaStream::Priority::kLow);
+  }
+
+  Result<std::byte*> allocate(uint64_t bytes) override {
+    select();
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is told here
+      return resource_exhausted("weight arena of " + std::to_string(bytes) + " bytes: GPU " +
+                                std::to_string(options_.device) + " is out of memory");
+    }
+    WARPROLL_CUDA_CHECK(code);
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release(std::byte* memory) noexcept override {
+    cudaSetDevice(options_.device);
+    cudaFree(memory);
+  }
+
+  Result<std::unique_ptr<WeightFiller>> make_filler(const ArenaLayout& layout,
+                                                    std::span<std::byte> arena,
+                                                    const Manifest* manifest) override {
+    select();
+    return DeviceFiller::create({.device = options_.device,
+                                 .buffer_bytes = options_.buffer_bytes,
+                                 .streams = streams_,
+                                 .ring = ring(),
+                                 .layout = &layout,
+                                 .arena = arena,
+                                 .manifest = manifest});
+  }
+
+  Digest digest(std::span<const std::byte> bytes) override {
+    select();
+    const uint64_t size = bytes.size();
+    DeviceDigests digests({&size, 1});
+    digests.enqueue(0, bytes.data(), streams_.front().get());
+    streams_.front().synchronize();
+    digests.fetch();
+    return digests.get(0);
+  }
+
+ private:
+  void select() const { WARPROLL_CUDA_CHECK(cudaSetDevice(options_.device)); }
+
+  StagingRing* ring() {
+    const std::lock_guard lock(mutex_);
+    if (!ring_) {
+      ring_ = std::make_unique<StagingRing>(options_.pinned_slots, options_.pinned_slot_bytes);
+    }
+    return ring_.get();
+  }
+
+  const CudaArenaOptions options_;
+  std::vector<CudaStream> streams_;
+  std::mutex mutex_;
+  std::unique_ptr<StagingRing> ring_;  // guarded by mutex_; made by the first fill
+};
+
+}  // namespace
+
+Result<ArenaDevicePtr> make_cuda_arena_device(const CudaArenaOptions& options) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess) {
+    cudaGetLastError();  // it is told here
+    return failed_precondition(std::string("no GPU can be used: ") + cudaGetErrorString(code));
+  }
+  if (options.device < 0 || options.device >= count) {
+    return failed_precondition("GPU " + std::to_string(options.device) + ", this machine has " +
+                               std::to_string(count));
+  }
+  return ArenaDevicePtr(std::make_shared<CudaArenaDevice>(options));
+}
+
+}  // namespace warproll

@@ -1,0 +1,35 @@
+// An ArenaDevice of one NVIDIA GPU: weight arenas in its memory, filled by kernels.
+//
+// Bytes of the host go through a ring of page-locked buffers to the device; bytes that a transport
+// has on the device are read in place, or copied there. A tensor that comes in parts is put together
+// in a device buffer of its size, unless it lies in the arena as rows: then it goes straight there.
+// On the device it is digested, scanned, quantised and packed into tiles, on one of several streams
+// of low priority. Nothing waits for that until finish(), which also tells what the device found (NaN,
+// a wrong digest): the first tensor in layout order, in the words of ArenaFiller.
+//
+// Memory beside the arenas. Host: pinned_slots * pinned_slot_bytes, page-locked, from the first fill
+// on. Device, while there is a filler: buffers for tensors on their way, at most buffer_bytes
+// altogether or what the largest tensors under way need (a tensor's size, rounded up to a power of two
+// below 64 MiB; 0.52 of it more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/status.h"
+#include "weights_sync/arena_device.h"
+
+namespace warproll {
+
+struct CudaArenaOptions {
+  int device = 0;
+  int num_streams = 8;
+  int pinned_slots = 8;
+  uint64_t pinned_slot_bytes = uint64_t{8} << 20;
+  uint64_t buffer_bytes = uint64_t{256} << 20;
+};
+
+// kFailedPrecondition: there is no such GPU, with the driver's words. CUDA faults later on throw
+// CudaError; a device out of memory is kResourceExhausted.
+Result<ArenaDevicePtr> make_cuda_arena_device(const CudaArenaOptions& options = {});
+
+}  // namespace warproll

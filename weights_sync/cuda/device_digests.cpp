@@ -1,0 +1,58 @@
+#include "weights_sync/cuda/device_digests.h"
+
+#include <cstring>
+
+#include "kernels/xxh3.h"
+#include "weights_sync/digest.h"
+
+namespace warproll {
+namespace {
+
+static_assert(kXxh3ChunkBytes == kDigestChunkBytes);
+constexpr uint64_t kTailBytes = 256;  // a tail's room
+
+}  // namespace
+
+DeviceDigests::DeviceDigests(std::span<const uint64_t> sizes) {
+  uint64_t chunks = 0, tails = 0;
+  for (const uint64_t bytes : sizes) {
+    Range range{.bytes = bytes, .first_chunk = chunks};
+    range.num_chunks = (bytes + kDigestChunkBytes - 1) / kDigestChunkBytes;
+    chunks += range.num_chunks;
+    const uint64_t last = bytes % kDigestChunkBytes;
+    if (last > 0 && last <= kXxh3ShortBytes) {
+      range.tail_bytes = last;
+      range.tail_at = tails++ * kTailBytes;
+    }
+    ranges_.push_back(range);
+  }
+  for (Range& range : ranges_) range.tail_at += chunks * sizeof(Digest);
+  device_ = DeviceBuffer<std::byte>(chunks * sizeof(Digest) + tails * kTailBytes);
+}
+
+void DeviceDigests::enqueue(size_t range_index, const std::byte* data, cudaStream_t stream) const {
+  const Range& range = ranges_[range_index];
+  xxh3_chunks({.data = data,
+               .bytes = range.bytes,
+               .digests = device_.data() + range.first_chunk * sizeof(Digest)},
+              stream);
+  if (range.tail_bytes == 0) return;
+  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_.data() + range.tail_at,
+                                      data + range.bytes - range.tail_bytes, range.tail_bytes,
+                                      cudaMemcpyDeviceToDevice, stream));
+}
+
+void DeviceDigests::fetch() { host_ = device_.to_host(); }
+
+Digest DeviceDigests::get(size_t range_index) const {
+  const Range& range = ranges_[range_index];
+  std::vector<Digest> chunks(range.num_chunks);
+  std::memcpy(chunks.data(), host_.data() + range.first_chunk * sizeof(Digest),
+              chunks.size() * sizeof(Digest));
+  if (range.tail_bytes != 0) {
+    chunks.back() = xxh3_128({host_.data() + range.tail_at, range.tail_bytes});
+  }
+  return tensor_digest_from_chunks(chunks);
+}
+
+}  // namespace warproll

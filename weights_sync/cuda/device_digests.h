@@ -1,0 +1,41 @@
+// DeviceDigests: tensor digests (weights_sync/digest.h) of ranges of device memory, many under way at
+// once: chunk hashes are made by kernels and stay on the device until fetch().
+// Device memory: 16 bytes a MiB, and 256 a range whose last chunk is short.
+// Thread: enqueue any, one call a range; the others alone. Errors: CudaError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "protocol/records.h"
+
+namespace warproll {
+
+class DeviceDigests {
+ public:
+  // One range for each of `sizes`, in bytes.
+  explicit DeviceDigests(std::span<const uint64_t> sizes);
+
+  // data: 16-byte aligned, unchanged until the work on `stream` has ended.
+  void enqueue(size_t range, const std::byte* data, cudaStream_t stream) const;
+  // Blocking; after the work of every enqueue() has ended.
+  void fetch();
+  [[nodiscard]] Digest get(size_t range) const;  // after fetch()
+
+ private:
+  struct Range {
+    uint64_t bytes = 0;
+    uint64_t first_chunk = 0;
+    uint64_t num_chunks = 0;
+    uint64_t tail_at = 0;  // in the buffer: the bytes of a last chunk that the kernel leaves out
+    uint64_t tail_bytes = 0;
+  };
+  std::vector<Range> ranges_;
+  DeviceBuffer<std::byte> device_;  // chunk hashes, then tails
+  std::vector<std::byte> host_;
+};
+
+}  // namespace warproll

@@ -1,0 +1,77 @@
+// DeviceFiller: the WeightFiller of a CudaArenaDevice (cuda_arena_device.h says how it works).
+// Internal to weights_sync/cuda. Lifetime: what DeviceFillerParts points to outlives it; destroying it
+// waits for its work. Thread: as WeightFiller.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/stream_owner.h"
+#include "weights_sync/cuda/buffer_pool.h"
+#include "weights_sync/cuda/device_digests.h"
+#include "weights_sync/cuda/staging_ring.h"
+#include "weights_sync/fill_ledger.h"
+#include "weights_sync/weight_filler.h"
+
+namespace warproll {
+
+struct DeviceFillerParts {
+  int device = 0;
+  uint64_t buffer_bytes = 0;
+  std::span<const CudaStream> streams;
+  StagingRing* ring = nullptr;
+  const ArenaLayout* layout = nullptr;
+  std::span<std::byte> arena;
+  const Manifest* manifest = nullptr;  // or null
+};
+
+class DeviceFiller final : public WeightFiller {
+ public:
+  static Result<std::unique_ptr<WeightFiller>> create(const DeviceFillerParts& parts);
+  DeviceFiller(const DeviceFillerParts& parts, FillPlan plan);
+  ~DeviceFiller() override;
+
+  Status put(std::string_view tensor_name, std::span<const std::byte> bytes) override;
+  Status put_part(std::string_view tensor_name, uint64_t offset_bytes,
+                  std::span<const std::byte> bytes) override;
+  Status put_device(std::span<const DevicePart> parts, void* stream) override;
+  Result<FilledArena> finish() override;
+
+ private:
+  // A tensor on its way. Of the thread that has claimed it.
+  struct Arrival {
+    cudaStream_t stream = nullptr;         // all of its work is on it
+    std::byte* place = nullptr;            // its bytes: in the arena, or in
+    BufferPool::Buffer* buffer = nullptr;  // a buffer
+    size_t digest = 0;                     // in digests_; quantised: elements and scales next
+  };
+
+  Status open(size_t index);
+  Status add_host_part(size_t index, uint64_t offset, std::span<const std::byte> bytes,
+                       bool& complete);
+  Status add_device_part(size_t index, const DevicePart& part, bool& complete);
+  Status take_in(size_t index);
+  Status process(size_t index, const std::byte* data);
+  Status quantise(size_t index, const std::byte* data);
+  void pack(size_t index, const std::byte* elements, const std::byte* scales);
+  Status judge(size_t index, uint64_t not_finite_key);
+  void select_device() const;
+  cudaStream_t next_stream();
+
+  const DeviceFillerParts parts_;
+  FillLedger ledger_;
+  std::vector<Arrival> arrivals_;  // [tensors]
+  std::optional<DeviceDigests> digests_;
+  DeviceBuffer<uint64_t> not_finite_;  // [tensors] keys of find_not_finite_key
+  BufferPool pool_;
+  std::atomic<uint64_t> stream_index_{0};
+};
+
+}  // namespace warproll
