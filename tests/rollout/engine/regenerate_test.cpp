@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tests/rollout/engine/mixed_run.h"
+#include "tests/rollout/engine/overlapping.h"
 #include "tests/rollout/engine/real_model.h"
 
 namespace warproll {
@@ -21,16 +22,25 @@ class Regenerate : public ::testing::Test {
     return versions_[version - 1];
   }
 
-  static std::vector<Trajectory> mixed_run(size_t count, EngineStats& stats) {
-    return testing::mixed_run(versions_, cpu_runner(ActivationDtype::kF32), count, stats);
+  static std::vector<Trajectory> mixed_run(size_t count, EngineStats& stats, bool overlap = false) {
+    ModelRunner runner = cpu_runner(ActivationDtype::kF32);
+    if (overlap) {
+      runner.make_backend = [make = runner.make_backend](const ModelConfig& config,
+                                                         const BackendSizes& sizes) {
+        return overlapping(make(config, sizes));
+      };
+    }
+    return testing::mixed_run(versions_, runner, count, stats);
   }
 
   static inline std::vector<WeightSetPtr> versions_;
 };
 
-TEST_F(Regenerate, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
+class RegenerateSteps : public Regenerate, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(RegenerateSteps, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
   EngineStats stats;
-  const std::vector<Trajectory> records = mixed_run(500, stats);
+  const std::vector<Trajectory> records = mixed_run(500, stats, GetParam());
   ASSERT_GE(records.size(), 500u);
   EXPECT_GT(stats.num_preemptions, 20u);
   EXPECT_GT(stats.num_prompt_hits, 100u);
@@ -49,6 +59,9 @@ TEST_F(Regenerate, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
   EXPECT_GT(num_events[static_cast<int>(EventKind::kFlipRecompute)], 50u);
   EXPECT_GT(num_events[static_cast<int>(EventKind::kPreemptRecompute)], 10u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Steps, RegenerateSteps, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "overlapping" : "whole"; });
 
 // A record whose response is long enough to be tampered with, with routes and a kept flip.
 TEST_F(Regenerate, NamesTheFirstDifference) {
