@@ -41,7 +41,7 @@ struct UpdateReceiverOptions {
   std::function<void(const Message&)> send;  // on the protocol thread; must not block
   std::vector<BroadcastTransport*> transports;
   uint64_t max_arena_bytes = 0;  // of each arena, 0 = no limit
-  ArenaDevicePtr device;  // where the arenas are (`layout` is for that), null = host memory
+  ArenaDevicePtr device;         // where the arenas are (`layout` is for that), null = host memory
 
   // Optional:
   GoldenGateFunction golden_gate;  // on the work thread; without it a manifest with golden prompts

@@ -17,6 +17,9 @@ struct EngineConfig {
   int32_t block_tokens = 16;           // tokens of one KV block
   int32_t num_blocks = 1024;           // KV blocks in all
   bool share_prompts = true;           // the samples of a group share one prefilled prompt
+  // The next step is launched before the tokens of the last are known, on backends that can. Off: a
+  // step ends with its tokens taken, so that something can be made to happen before a given one.
+  bool overlap_steps = true;
 
   // The context limit that holds for this model.
   [[nodiscard]] int32_t context_tokens(const ModelConfig& model) const;

@@ -138,7 +138,8 @@ void EngineCore::run_ahead(std::span<const RowUnderWay> rows) {
   const auto num_running = static_cast<int32_t>(scheduler_.running().size());
   const bool others_wait =
       scheduler_.num_waiting() > 0 && num_running < config_.max_running_sequences;
-  if (others_wait || static_cast<int32_t>(rows.size()) != num_running) return;
+  if (!config_.overlap_steps || others_wait || static_cast<int32_t>(rows.size()) != num_running)
+    return;
   std::vector<ScheduledChunk> chunks;
   for (const RowUnderWay& row : rows) {
     Sequence* const sequence = sequence_of(row);

@@ -61,6 +61,7 @@ Result<std::unique_ptr<EngineCore>> make_core(const Trajectory& stored, WeightSe
   const auto num_tokens = static_cast<int32_t>(stored.token_ids.size());
   EngineParts parts;
   parts.config.max_running_sequences = 1;
+  parts.config.overlap_steps = false;  // events come before the tokens they are said to
   parts.config.block_tokens = kBlockTokens;
   parts.config.num_blocks = num_tokens / kBlockTokens + 1;
   parts.backend =

@@ -24,7 +24,8 @@ class OverlappingSteps {
     std::vector<int32_t> ids(batch.token_ids.begin(), batch.token_ids.end());
     if (fed) {
       if (last_.size() != ids.size()) throw std::logic_error("fed by a step of another size");
-      for (size_t t = 0; t < ids.size(); ++t) ids[t] = last_[t].token_id < 0 ? 0 : last_[t].token_id;
+      for (size_t t = 0; t < ids.size(); ++t)
+        ids[t] = last_[t].token_id < 0 ? 0 : last_[t].token_id;
       ++num_fed;
     }
     now.token_ids = ids;
@@ -34,7 +35,10 @@ class OverlappingSteps {
     const size_t vocab = step.out.logits.size() / rows.size();
     for (size_t i = 0; i < rows.size(); ++i) {
       const SamplingRow row{std::span<const float>(step.out.logits).subspan(i * vocab, vocab),
-                            rows[i].temperature, rows[i].top_p, rows[i].top_k, rows[i].min_p,
+                            rows[i].temperature,
+                            rows[i].top_p,
+                            rows[i].top_k,
+                            rows[i].min_p,
                             rows[i].uniform};
       step.sampled.push_back(sample_token_cpu(row));
     }

@@ -22,7 +22,7 @@ class Regenerate : public ::testing::Test {
     return versions_[version - 1];
   }
 
-  static std::vector<Trajectory> mixed_run(size_t count, EngineStats& stats, bool overlap = false) {
+  static ModelRunner runner(bool overlap) {
     ModelRunner runner = cpu_runner(ActivationDtype::kF32);
     if (overlap) {
       runner.make_backend = [make = runner.make_backend](const ModelConfig& config,
@@ -30,7 +30,10 @@ class Regenerate : public ::testing::Test {
         return overlapping(make(config, sizes));
       };
     }
-    return testing::mixed_run(versions_, runner, count, stats);
+    return runner;
+  }
+  static std::vector<Trajectory> mixed_run(size_t count, EngineStats& stats, bool overlap = false) {
+    return testing::mixed_run(versions_, runner(overlap), count, stats);
   }
 
   static inline std::vector<WeightSetPtr> versions_;
@@ -47,7 +50,7 @@ TEST_P(RegenerateSteps, FiveHundredSamplesOfAMixedRunComeOutBitForBit) {
   EXPECT_GT(stats.num_flips, 20u);
   size_t num_events[3] = {0, 0, 0};
   for (const Trajectory& stored : records) {
-    const auto made = regenerate(stored, lookup, cpu_runner(ActivationDtype::kF32));
+    const auto made = regenerate(stored, lookup, runner(GetParam()));
     ASSERT_TRUE(made.ok()) << stored.trajectory_id << ": " << made.status().to_string();
     const auto& difference = made->first_difference;
     ASSERT_FALSE(difference.has_value())
