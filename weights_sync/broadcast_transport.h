@@ -65,12 +65,16 @@ struct ReceiveRequest {
   DeviceSink device_sink = {};  // null: this worker's weights are in host memory
 };
 
+using HelloEnvironment = std::vector<std::pair<std::string, std::string>>;  // as Hello.environment
+
 class BroadcastTransport {
  public:
   virtual ~BroadcastTransport() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;  // as HELLO and UpdateBegin have it
   // Can what the Begin names be received here? Not ok: why the update is rejected. Does not block.
   [[nodiscard]] virtual Status check(const UpdateBegin&) const { return ok_status(); }
+  // What the trainer has to know of this end, for HELLO.
+  [[nodiscard]] virtual HelloEnvironment environment() const { return {}; }
   // Blocks until every byte of the stream went to `sink`, or: kAborted = cancelled,
   // kDeadlineExceeded, kUnavailable = the source is silent, kNotFound = it does not have it,
   // kDataLoss = what it has is damaged, or the sink's Status. The fill between tensors need not be
@@ -93,8 +97,6 @@ struct GroupTransfers {
   // It is over, or not wanted any more: ends what still runs and forgets it.
   std::function<void(const UpdateId& group)> stop;
 };
-
-using HelloEnvironment = std::vector<std::pair<std::string, std::string>>;  // as Hello.environment
 
 struct TransportRoute {
   std::string transport;   // BroadcastTransport::name()

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "weights_sync/layout_check.h"
 #include "weights_sync/tensor_check.h"
 #include "weights_sync/tensor_scan.h"
 
@@ -22,60 +23,6 @@ std::string quoted_slot(const ArenaSlot& slot) { return "slot '" + slot.name + "
 
 bool has_rows(const ArenaSlot& slot) {
   return slot.form == SlotForm::kRows || slot.form == SlotForm::kRowsAndTiles;
-}
-
-// What takes room in the arena: slots that lie as rows, and tile regions.
-struct Extent {
-  uint64_t begin = 0;
-  uint64_t bytes = 0;
-  std::string name;
-};
-
-Status check_extents(const std::vector<Extent>& extents, uint64_t total_bytes) {
-  uint64_t filled_to = 0;
-  for (const Extent& extent : extents) {
-    const std::string got =
-        extent.name + " at " + std::to_string(extent.begin) + " + " + std::to_string(extent.bytes);
-    if (extent.begin % kArenaAlignment != 0) {
-      return invalid_argument(got + " is not aligned, wanted a multiple of " +
-                              std::to_string(kArenaAlignment));
-    }
-    if (extent.begin < filled_to) {
-      return invalid_argument(got + " overlaps the slot before it, which ends at " +
-                              std::to_string(filled_to));
-    }
-    if (extent.begin > total_bytes || extent.bytes > total_bytes - extent.begin) {
-      return invalid_argument(got + " leaves the layout of " + std::to_string(total_bytes) +
-                              " bytes");
-    }
-    filled_to = extent.begin + extent.bytes;
-  }
-  return ok_status();
-}
-
-Status check_slots(const ArenaLayout& layout, uint64_t arena_bytes) {
-  if (layout.total_bytes > arena_bytes) {
-    return resource_exhausted("the layout wants " + std::to_string(layout.total_bytes) +
-                              " bytes, the arena has " + std::to_string(arena_bytes));
-  }
-  std::vector<Extent> extents;
-  for (const ArenaSlot& slot : layout.slots) {
-    if (has_rows(slot)) extents.push_back({slot.offset_bytes, slot.bytes, quoted_slot(slot)});
-    const bool in_region = slot.form != SlotForm::kRows;
-    if (in_region && static_cast<size_t>(slot.tile_region) >= layout.tile_regions.size()) {
-      return invalid_argument(quoted_slot(slot) + " is in tile region " +
-                              std::to_string(slot.tile_region) + ", the layout has " +
-                              std::to_string(layout.tile_regions.size()));
-    }
-  }
-  if (layout.tile_regions.empty()) return check_extents(extents, layout.total_bytes);
-  for (const TileRegion& region : layout.tile_regions) {
-    extents.push_back({region.offset_bytes, region.bytes, "tiles '" + region.name + "'"});
-  }
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
-  });
-  return check_extents(extents, layout.total_bytes);
 }
 
 // Rows [first, first + count) of a stack of matrices: a run within one, or whole ones.
@@ -260,7 +207,7 @@ Status apply_manifest(const Manifest& manifest, FillPlan& plan) {
 
 Result<FillPlan> make_fill_plan(const ArenaLayout& layout, uint64_t arena_bytes,
                                 const Manifest* manifest) {
-  WARPROLL_TRY(check_slots(layout, arena_bytes));
+  WARPROLL_TRY(check_layout(layout, arena_bytes));
   FillPlan plan;
   SlotRegions regions(layout.slots.size());
   for (size_t s = 0; s < layout.slots.size(); ++s) {

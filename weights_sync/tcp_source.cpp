@@ -1,12 +1,11 @@
-#include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "weights_sync/offered_stream.h"
 #include "weights_sync/tcp_transport.h"
 
 namespace warproll {
@@ -14,52 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPoll = std::chrono::seconds(1);  // the waker ends it sooner
-
-// A checkpoint as the byte stream of its manifest.
-struct OfferedStream {
-  OfferedCheckpoint offered;
-  std::vector<std::span<const std::byte>> bytes;  // [entries]
-  std::vector<uint64_t> offsets;                  // [entries] in the stream
-
-  static Result<std::shared_ptr<const OfferedStream>> make(const OfferedCheckpoint& offered) {
-    auto stream = std::make_shared<OfferedStream>();
-    stream->offered = offered;
-    const Checkpoint& checkpoint = *offered.checkpoint;
-    const auto tensors = checkpoint.tensors();
-    for (const ManifestEntry& entry : offered.manifest->entries) {
-      const auto found = std::lower_bound(
-          tensors.begin(), tensors.end(), entry.tensor.name,
-          [](const TensorInfo& tensor, const std::string& name) { return tensor.name < name; });
-      if (found == tensors.end() || found->name != entry.tensor.name ||
-          found->bytes != entry.tensor.bytes) {
-        return invalid_argument("tensor '" + entry.tensor.name +
-                                "' of the manifest is not in checkpoint " + checkpoint.directory());
-      }
-      stream->bytes.push_back(checkpoint.bytes(static_cast<size_t>(found - tensors.begin())));
-      stream->offsets.push_back(offered.manifest->stream_offset(entry));
-    }
-    return std::shared_ptr<const OfferedStream>(std::move(stream));
-  }
-
-  // [offset, offset + length) of the stream: out of the mapping when it lies inside one tensor,
-  // else put together in `scratch`.
-  [[nodiscard]] std::span<const std::byte> range(uint64_t offset, uint64_t length,
-                                                 std::vector<std::byte>& scratch) const {
-    const auto after = std::upper_bound(offsets.begin(), offsets.end(), offset);
-    size_t index = after == offsets.begin() ? 0 : static_cast<size_t>(after - offsets.begin()) - 1;
-    const uint64_t inside = offset - offsets[index];
-    if (inside + length <= bytes[index].size()) return bytes[index].subspan(inside, length);
-    scratch.assign(length, std::byte{0});
-    for (; index < offsets.size() && offsets[index] < offset + length; ++index) {
-      const uint64_t from = std::max(offset, offsets[index]);
-      const uint64_t to = std::min(offset + length, offsets[index] + bytes[index].size());
-      if (from >= to) continue;
-      std::memcpy(scratch.data() + (from - offset), bytes[index].data() + (from - offsets[index]),
-                  to - from);
-    }
-    return scratch;
-  }
-};
 
 }  // namespace
 
@@ -96,7 +49,7 @@ std::string TcpSource::Impl::refusal(const ChunkRequest& request,
   if (stream == nullptr) {
     return "weight version " + std::to_string(request.id.weight_version) + " is not offered";
   }
-  const Manifest& manifest = *stream->offered.manifest;
+  const Manifest& manifest = stream->manifest();
   if (request.bucket_index >= manifest.num_buckets()) {
     return "bucket " + std::to_string(request.bucket_index) + ", there are " +
            std::to_string(manifest.num_buckets());
@@ -123,7 +76,7 @@ void TcpSource::Impl::answer(const std::string& peer, const ChunkRequest& reques
   std::span<const std::byte> bytes;
   if (reply.error.empty()) {
     const uint64_t offset =
-        request.bucket_index * stream->offered.manifest->bucket_bytes + request.offset_bytes;
+        request.bucket_index * stream->manifest().bucket_bytes + request.offset_bytes;
     bytes = stream->range(offset, request.length_bytes, scratch);
   }
   // A peer that is gone or full asks again if it still wants it.

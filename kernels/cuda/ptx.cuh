@@ -112,6 +112,14 @@ __device__ __forceinline__ float4 load_now(const float* p) {
   return v;
 }
 
+__device__ __forceinline__ uint4 load_now_16(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
 // ---- arithmetic ----
 
 // Four E4M3 values to two F16 pairs, exactly.

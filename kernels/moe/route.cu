@@ -1,3 +1,4 @@
+// Batches of decode steps: route_small.cu. Others, two kernels.
 // route_logits: grid (E / 16 + 1, T / 8), block 256 threads: a CTA produces the logits of sixteen
 // experts for eight tokens, its warps share the columns; the last column of CTAs converts the tokens'
 // activations. Products of BF16 are exact in F32, so the tensor cores lose nothing; F32 weights take
@@ -13,6 +14,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/moe/convert_activations.cuh"
 #include "kernels/moe/expert_lists.cuh"
+#include "kernels/moe/route_small.h"
+#include "kernels/moe/route_top_k.cuh"
 
 namespace warproll {
 namespace {
@@ -42,7 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   const int expert = static_cast<int>(blockIdx.x) * kExperts + g;
   ptx::wait_for_previous_kernel();
   ptx::allow_next_kernel();
-  if (blockIdx.x + 1 == gridDim.x) return convert_tokens(p, first, tokens);
+  if (static_cast<int>(blockIdx.x) * kExperts >= p.num_experts)
+    return convert_tokens(p, first, tokens);
   // Rows past the last are a copy of it. A lane takes eight neighbouring columns of every operand:
   // the order of the columns in a product is free as long as both agree.
   const auto row = [&](const uint16_t* matrix, int index) {
@@ -87,7 +91,8 @@ __global__ void __launch_bounds__(kThreads)
   const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   ptx::wait_for_previous_kernel();
   ptx::allow_next_kernel();
-  if (blockIdx.x + 1 == gridDim.x) return convert_tokens(p, first, tokens);
+  if (static_cast<int>(blockIdx.x) * kWarps >= p.num_experts)
+    return convert_tokens(p, first, tokens);
   if (expert >= p.num_experts) return;
   const float* weight =
       static_cast<const float*>(p.weight) + static_cast<int64_t>(expert) * p.hidden_size;
@@ -103,99 +108,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Floats in the order of unsigned integers.
-__device__ __forceinline__ uint32_t ordered(float v) {
-  v += 0.0f;  // -0 is 0
-  const uint32_t bits = __float_as_uint(v);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// One warp, one token. kPerLane: logits a lane holds, expert i * 32 + lane.
-template <int kPerLane>
-__device__ __forceinline__ void top_k_of_token(const RouteParams& p, int token) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float* logits = p.logits + static_cast<int64_t>(token) * p.num_experts;
-  float value[kPerLane];
-  float largest = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int e = i * 32 + lane;
-    value[i] = e < p.num_experts ? __ldcg(logits + e) : -INFINITY;
-    largest = fmaxf(largest, value[i]);
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  float total = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i)
-    total += i * 32 + lane < p.num_experts ? expf(value[i] - largest) : 0.0f;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-
-  const int64_t out = static_cast<int64_t>(token) * p.top_k;
-  int id = 0;  // of place `lane`, lanes 0 .. K - 1
-  float chosen = 0.0f;
-  if (p.given_ids != nullptr) {
-    if (lane < p.top_k) {
-      id = p.given_ids[out + lane];
-      const bool valid = id >= 0 && id < p.num_experts;
-      chosen = p.given_weights != nullptr ? p.given_weights[out + lane]
-               : valid                    ? expf(__ldcg(logits + id) - largest) / total
-                                          : 0.0f;
-    }
-  } else {
-    // By logits, which order experts as probabilities do and more finely. NaN comes first, so that it
-    // shows in the weights.
-    uint32_t taken = 0;  // bit i: expert i * 32 + lane
-    for (int k = 0; k < p.top_k; ++k) {
-      uint32_t best = 0;
-      int at = kPerLane * 32;
-#pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        const int e = i * 32 + lane;
-        const uint32_t key = ordered(value[i]);
-        if (e < p.num_experts && (taken >> i & 1) == 0 && (key > best || at == kPerLane * 32)) {
-          best = key;
-          at = e;
-        }
-      }
-      const uint32_t winner = __reduce_max_sync(~0u, best);
-      const int expert = __reduce_min_sync(~0u, best == winner ? at : kPerLane * 32);
-      if (expert % 32 == lane) taken |= 1u << expert / 32;
-      if (lane == k) id = expert;
-    }
-    if (lane < p.top_k) chosen = expf(__ldcg(logits + id) - largest) / total;
-  }
-  if (p.renormalise && p.given_weights == nullptr) {
-    float sum = 0.0f;
-    for (int k = 0; k < p.top_k; ++k) sum += __shfl_sync(~0u, chosen, k);
-    chosen /= sum;
-  }
-  if (lane < p.top_k) {
-    p.topk_ids[out + lane] = id;
-    p.topk_weights[out + lane] = chosen;
-  }
-}
-
 template <int kPerLane>
 __global__ void __launch_bounds__(moe::kListThreads)
     route_top_k_kernel(const __grid_constant__ RouteParams p) {
   __shared__ moe::ListScratch scratch;
-  __shared__ bool last;
   const int token = static_cast<int>(blockIdx.x) * 32 + static_cast<int>(threadIdx.x) / 32;
   ptx::wait_for_previous_kernel();
   ptx::allow_next_kernel();
-  if (token < p.num_tokens) top_k_of_token<kPerLane>(p, token);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    // Counts the CTAs that are done, and leaves 0 for the next time.
-    last = atomicInc(p.lists.finished_ctas, gridDim.x - 1) == gridDim.x - 1;
+  if (token < p.num_tokens) {
+    const float* logits = p.logits + static_cast<int64_t>(token) * p.num_experts;
+    moe::store_chosen(p, token, moe::top_k_of_token<kPerLane>(p, logits, token));
   }
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
+  if (!moe::is_last_cta(p.lists.finished_ctas, gridDim.x)) return;
   moe::build_lists<moe::kListThreads>({.topk_ids = p.topk_ids,
                                        .topk_weights = p.topk_weights,
                                        .lists = p.lists,
@@ -235,11 +159,14 @@ void check(const RouteParams& p) {
 void route(const RouteParams& p, cudaStream_t stream) {
   check(p);
   if (p.num_tokens == 0) return;
+  if (moe::route_is_small(p)) return moe::launch_route_small(p, stream);
   const bool bf16 = p.weight_dtype == Dtype::kBf16;
   const int experts = bf16 ? kExperts : kWarps;  // of a CTA
-  LaunchConfig config(dim3(static_cast<unsigned>((p.num_experts + experts - 1) / experts + 1),
-                           static_cast<unsigned>((p.num_tokens + kTokens - 1) / kTokens)),
-                      kThreads, 0, stream);
+  const int converters = p.x_tile.values != nullptr ? 1 : 0;
+  LaunchConfig config(
+      dim3(static_cast<unsigned>((p.num_experts + experts - 1) / experts + converters),
+           static_cast<unsigned>((p.num_tokens + kTokens - 1) / kTokens)),
+      kThreads, 0, stream);
   config.programmatic();
   config.run(bf16 ? route_logits_kernel : route_logits_f32_kernel, p);
   const int per_lane = (p.num_experts + 31) / 32;

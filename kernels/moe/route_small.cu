@@ -1,0 +1,163 @@
+// route_small: the router of a decode batch in one kernel. Grid: a cluster of E / 16 CTAs (up to eight)
+// per eight tokens; block 256 threads. A CTA produces the logits of sixteen experts, its warps share
+// the columns; its weights are on their way before the previous kernel ends. Logits go to the
+// cluster's first CTA through shared memory, where a warp produces one token's ids and weights; of
+// these CTAs the last builds the expert lists.
+// The others meanwhile convert the tokens' activations. Same order of sums, so same bits, as route.cu.
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/moe/convert_activations.cuh"
+#include "kernels/moe/expert_lists.cuh"
+#include "kernels/moe/route_small.h"
+#include "kernels/moe/route_top_k.cuh"
+
+namespace warproll::moe {
+namespace {
+
+constexpr int kTokens = 8;  // of a cluster
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kExperts = 16;  // of a CTA
+constexpr int kMaxCluster = 8;
+constexpr int kKept = 8;  // blocks of columns a warp keeps: H = 2048
+
+struct alignas(16) Shared {
+  float sums[kWarps][kExperts * kTokens];
+  float logits[kTokens][kMaxCluster * kExperts];
+  float largest_of_warp[kWarps];
+  int ids[kTokens * kMaxTopK];
+  float weights[kTokens * kMaxTopK];
+  ListScratch lists;
+  uint64_t arrived;
+};
+
+// The products of a warp's blocks; a lane takes eight neighbouring columns of every operand: the order
+// of the columns in a product is free as long as both agree.
+__device__ __forceinline__ void multiply(float (&sum)[4], uint4 a, uint4 b, uint4 v) {
+  ptx::mma_16816_bf16(sum, a.x, b.x, a.y, b.y, v.x, v.y);
+  ptx::mma_16816_bf16(sum, a.z, b.z, a.w, b.w, v.z, v.w);
+}
+
+// Ids and weights of this cluster's tokens, and the lists if it is the last. The cluster's first CTA.
+__device__ __forceinline__ void choose(const RouteParams& p, Shared& s, int first, int tokens) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned clusters = gridDim.y;
+  if (warp < tokens) {
+    const Chosen chosen =
+        top_k_of_token<kMaxCluster * kExperts / 32>(p, s.logits[warp], first + warp);
+    store_chosen(p, first + warp, chosen);
+    if (lane < p.top_k) {
+      s.ids[warp * p.top_k + lane] = chosen.id;
+      s.weights[warp * p.top_k + lane] = chosen.weight;
+    }
+  }
+  const bool alone = clusters == 1;
+  if (!alone && !is_last_cta(p.lists.finished_ctas, clusters)) return;
+  if (alone) __syncthreads();
+  build_lists<kThreads>({.topk_ids = alone ? s.ids : p.topk_ids,
+                         .topk_weights = alone ? s.weights : p.topk_weights,
+                         .lists = p.lists,
+                         .num_tokens = p.num_tokens,
+                         .num_experts = p.num_experts,
+                         .top_k = p.top_k},
+                        s.lists);
+}
+
+// kBlocks: kKept, or 0 for any number.
+template <int kBlocks>
+__global__ void __launch_bounds__(kThreads, 1)
+    route_small_kernel(const __grid_constant__ RouteParams p) {
+  __shared__ Shared s;
+  const int me = static_cast<int>(threadIdx.x);
+  const int warp = me / 32, lane = me % 32, g = lane / 4, t = lane % 4;
+  const int rank = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+  const int first = static_cast<int>(blockIdx.y) * kTokens;
+  const int tokens = min(kTokens, p.num_tokens - first);
+  const auto row = [&](const uint16_t* matrix, int index) {
+    return reinterpret_cast<const uint4*>(matrix + static_cast<int64_t>(index) * p.hidden_size) + t;
+  };
+  // Rows past the last are a copy of it.
+  const auto* weight = static_cast<const uint16_t*>(p.weight);
+  const uint4* low = row(weight, min(rank * kExperts + g, p.num_experts - 1));
+  const uint4* high = row(weight, min(rank * kExperts + g + 8, p.num_experts - 1));
+  uint4 a[kBlocks == 0 ? 1 : kBlocks], b[kBlocks == 0 ? 1 : kBlocks];
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    a[i] = ptx::load_now_16(low + (warp + i * kWarps) * 4);
+    b[i] = ptx::load_now_16(high + (warp + i * kWarps) * 4);
+  }
+  const uint32_t arrived = ptx::shared_address(&s.arrived);
+  if (me == 0) {
+    ptx::mbarrier_init(arrived, 1);
+    ptx::fence_mbarrier_init();
+    if (rank == 0)
+      ptx::mbarrier_arrive_expect(arrived, static_cast<uint32_t>(kTokens * p.num_experts * 4));
+  }
+  __syncthreads();
+  ptx::cluster_arrive();
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
+
+  const uint4* x = row(p.x, first + min(g, tokens - 1));
+  float sum[4] = {};
+  if constexpr (kBlocks > 0) {
+    uint4 v[kBlocks];
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) v[i] = x[(warp + i * kWarps) * 4];
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) multiply(sum, a[i], b[i], v[i]);
+  } else {
+#pragma unroll 4
+    for (int block = warp; block < p.hidden_size / kTileBlock; block += kWarps)
+      multiply(sum, low[block * 4], high[block * 4], x[block * 4]);
+  }
+  *reinterpret_cast<float4*>(&s.sums[warp][lane * 4]) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+  __syncthreads();
+  ptx::cluster_wait();
+  if (me < kExperts * kTokens) {
+    float total = s.sums[0][me];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) total += s.sums[w][me];
+    // me / 4 is the lane, me % 4 the place among its four sums.
+    const int expert = rank * kExperts + me / 16 + me % 4 / 2 * 8;
+    const int token = me / 4 % 4 * 2 + me % 2;
+    if (expert < p.num_experts) {
+      ptx::store_to_cluster(
+          ptx::address_in_cluster(ptx::shared_address(&s.logits[token][expert]), 0), total,
+          ptx::address_in_cluster(arrived, 0));
+      if (token < tokens)
+        p.logits[static_cast<int64_t>(first + token) * p.num_experts + expert] = total;
+    }
+  }
+  if (rank == 0) {
+    ptx::mbarrier_wait_cluster(arrived, 0);
+    choose(p, s, first, tokens);
+    if (ctas > 1) return;
+  }
+  if (p.x_tile.values == nullptr) return;
+  const ConvertActivationsParams convert = {p.x, p.x_tile, p.num_tokens, p.hidden_size};
+  for (int i = max(rank - 1, 0); i < tokens; i += max(ctas - 1, 1)) {
+    convert_row<kThreads>(convert, first + i, s.largest_of_warp);
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+bool route_is_small(const RouteParams& p) {
+  return p.weight_dtype == Dtype::kBf16 && p.num_experts <= kMaxCluster * kExperts &&
+         p.num_tokens <= kMaxSmallRouteTokens;
+}
+
+void launch_route_small(const RouteParams& p, cudaStream_t stream) {
+  const auto ctas = static_cast<unsigned>((p.num_experts + kExperts - 1) / kExperts);
+  LaunchConfig config(dim3(ctas, static_cast<unsigned>((p.num_tokens + kTokens - 1) / kTokens)),
+                      kThreads, 0, stream);
+  config.programmatic();
+  config.all_shared();
+  config.cluster(ctas);
+  const bool kept = p.hidden_size == kKept * kWarps * kTileBlock;
+  config.run(kept ? route_small_kernel<kKept> : route_small_kernel<0>, p);
+}
+
+}  // namespace warproll::moe

@@ -1,0 +1,120 @@
+// A trainer's NcclSource and the receives of some workers, on threads, over a FakeCluster.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/weights_sync/nccl/fake_nccl.h"
+#include "tests/weights_sync/update_fixtures.h"
+#include "weights_sync/nccl/nccl_source.h"
+#include "weights_sync/nccl/nccl_transport.h"
+
+namespace warproll {
+
+using std::chrono::milliseconds;
+using update_fixtures::Clock;
+using update_fixtures::in_ms;
+
+inline constexpr milliseconds kSilence{400};
+inline constexpr milliseconds kEnding{200};
+
+struct FakeMember {
+  explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes)
+      : transport(std::make_shared<FakeNccl>(cluster),
+                  {.max_ctas = 4, .silence = kSilence, .ending = kEnding}),
+        stream(stream_bytes) {}
+  NcclTransport transport;
+  update_fixtures::StreamCollector stream;
+  Cancellation cancellation;
+  Status status = internal_error("did not run");
+  std::thread thread;
+
+  // From `source`, into the collector; by the device's way or the host's.
+  void receive(const OfferedCheckpoint& offered, ReceiveRequest request, bool on_device) {
+    if (on_device) {
+      request.device_sink = [this](uint64_t offset, std::span<const std::byte> bytes, void*) {
+        return stream.take(offset, bytes);  // memory of the fake GPU is the host's
+      };
+    }
+    thread = std::thread([this, offered, request = std::move(request)] {
+      status = transport.receive(request, *offered.manifest, stream.sink(), cancellation);
+    });
+  }
+};
+
+class FakeFleet {
+ public:
+  explicit FakeFleet(OfferedCheckpoint offered)
+      : offered_(std::move(offered)),
+        source_(std::make_unique<NcclSource>(
+            std::make_shared<FakeNccl>(cluster_),
+            NcclSourceOptions{.max_ctas = 4, .silence = kSilence, .ending = kEnding})) {}
+  ~FakeFleet() {
+    cluster_.release();
+    join();
+  }
+
+  // A group of num_members, of which `joining` really come.
+  void start(int num_members, int joining, bool on_device = false) {
+    if (route_.transport.empty()) route_ = source_->offer(offered_).value();
+    id_ = {1, offered_.manifest->weight_version, ++attempt_};
+    std::vector<std::string> names;
+    for (int i = 0; i < num_members; ++i) names.push_back("worker " + std::to_string(i));
+    const auto unique_id = route_.group->start(id_, names, 10'000);
+    ASSERT_TRUE(unique_id.ok()) << unique_id.status().to_string();
+    members_.clear();
+    for (int i = 0; i < joining; ++i) {
+      members_.push_back(std::make_unique<FakeMember>(cluster_, offered_.manifest->stream_bytes()));
+      ReceiveRequest request{id_, route_.source, "", in_ms(10'000)};
+      request.participants = names;
+      request.nccl_unique_id = *unique_id;
+      request.rank = i + 1;
+      members_.back()->receive(offered_, request, on_device);
+    }
+  }
+
+  void join() {
+    for (auto& member : members_) {
+      if (member->thread.joinable()) member->thread.join();
+    }
+  }
+
+  // The root's part, when it has ended.
+  Result<bool> outcome() {
+    for (const auto end = in_ms(10'000); Clock::now() < end;) {
+      const Result<bool> progress = route_.group->progress(id_);
+      if (!progress.ok() || *progress) return progress;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return deadline_exceeded("the root's part does not end");
+  }
+
+  // Nothing is left once the source has ended its groups.
+  std::string left_over() {
+    join();
+    source_.reset();
+    return cluster_.left_over();
+  }
+
+  FakeCluster& cluster() { return cluster_; }
+  NcclSource& source() { return *source_; }
+  TransportRoute& route() { return route_; }
+  [[nodiscard]] const UpdateId& id() const { return id_; }
+  [[nodiscard]] const OfferedCheckpoint& offered() const { return offered_; }
+  FakeMember& member(int i) { return *members_[i]; }
+  [[nodiscard]] const std::vector<std::unique_ptr<FakeMember>>& members() const { return members_; }
+
+ private:
+  FakeCluster cluster_;
+  const OfferedCheckpoint offered_;
+  std::unique_ptr<NcclSource> source_;
+  TransportRoute route_;
+  UpdateId id_;
+  uint32_t attempt_ = 0;
+  std::vector<std::unique_ptr<FakeMember>> members_;
+};
+
+}  // namespace warproll
