@@ -118,11 +118,13 @@ std::vector<GeneratedSample> Engine::poll(Clock::time_point deadline) {
   return samples;
 }
 
-Result<SwapReport> Engine::install_weights(WeightSetPtr weights, Clock::time_point deadline) {
+Result<SwapReport> Engine::install_weights(WeightSetPtr weights, Clock::time_point deadline,
+                                           std::function<void()> before_flip) {
   auto answer = std::make_shared<Answer<SwapReport>>();
   auto future = answer->promise.get_future();
-  Command flip = [this, answer = std::move(answer), weights = std::move(weights)] {
-    const auto in_flight = core_->install_weights(weights);
+  Command flip = [this, answer = std::move(answer), weights = std::move(weights),
+                  before_flip = std::move(before_flip)] {
+    const auto in_flight = core_->install_weights(weights, before_flip);
     if (!in_flight.ok()) {
       answer->promise.set_value(in_flight.status());
       return;

@@ -49,9 +49,11 @@ class Engine : public TokenGenerator {
   std::vector<GeneratedSample> poll(std::chrono::steady_clock::time_point deadline) override;
 
   // Takes effect between two steps; returns after the step behind the flip (at once when idle).
+  // `before_flip` runs then, on the engine's thread, when no step is under way; empty = nothing.
   // kDeadlineExceeded: not seen to take effect in time, it still will (a step takes very long).
   Result<SwapReport> install_weights(WeightSetPtr weights,
-                                     std::chrono::steady_clock::time_point deadline);
+                                     std::chrono::steady_clock::time_point deadline,
+                                     std::function<void()> before_flip = {});
   // Started sequences that run under weights that are not the current ones.
   [[nodiscard]] int32_t pinned_sequences() const;
   // They flip to the current weights, as `fallback` (not pin) says. Gives their number.

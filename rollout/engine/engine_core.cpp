@@ -228,8 +228,12 @@ Status EngineCore::switch_to(WeightSetPtr weights) {
   return ok_status();
 }
 
-Result<int32_t> EngineCore::install_weights(WeightSetPtr weights) {
+Result<int32_t> EngineCore::install_weights(WeightSetPtr weights,
+                                            const std::function<void()>& before_flip) {
   settle();
+  if (before_flip && weights != nullptr && check_same_shape(weights->config, model_).ok()) {
+    before_flip();
+  }
   WARPROLL_TRY(switch_to(std::move(weights)));
   int32_t num_in_flight = 0;
   for (auto next = live_.begin(); next != live_.end();) {

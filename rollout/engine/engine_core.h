@@ -69,7 +69,9 @@ class EngineCore {
 
   // New sequences and flipping ones run under `weights` from the next step on. Weights of another
   // model shape are refused. Gives the number of sequences that had started.
-  Result<int32_t> install_weights(WeightSetPtr weights);
+  // `before_flip` is called first, with no step under way; not when the weights are refused.
+  Result<int32_t> install_weights(WeightSetPtr weights,
+                                  const std::function<void()>& before_flip = {});
   // Started sequences under weights that are not the current ones.
   [[nodiscard]] int32_t pinned_sequences() const;
   // They flip to the current weights now, as `fallback` (not pin) says. Gives their number.

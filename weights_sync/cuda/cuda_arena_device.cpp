@@ -19,11 +19,15 @@ class CudaArenaDevice final : public ArenaDevice {
   Result<std::byte*> allocate(uint64_t bytes) override {
     select();
     void* memory = nullptr;
-    const cudaError_t code = cudaMalloc(&memory, bytes);
+    const cudaError_t code = options_.host_staged
+                                 ? cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)
+                                 : cudaMalloc(&memory, bytes);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // it is told here
-      return resource_exhausted("weight arena of " + std::to_string(bytes) + " bytes: GPU " +
-                                std::to_string(options_.device) + " is out of memory");
+      return resource_exhausted("weight arena of " + std::to_string(bytes) + " bytes: " +
+                                (options_.host_staged ? "page-locked memory of the host"
+                                                      : "GPU " + std::to_string(options_.device)) +
+                                " is exhausted");
     }
     WARPROLL_CUDA_CHECK(code);
     return static_cast<std::byte*>(memory);
@@ -31,7 +35,7 @@ class CudaArenaDevice final : public ArenaDevice {
 
   void release(std::byte* memory) noexcept override {
     cudaSetDevice(options_.device);
-    cudaFree(memory);
+    options_.host_staged ? cudaFreeHost(memory) : cudaFree(memory);
   }
 
   Result<std::unique_ptr<WeightFiller>> make_filler(const ArenaLayout& layout,

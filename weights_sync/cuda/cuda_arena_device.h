@@ -22,6 +22,8 @@ namespace warproll {
 
 struct CudaArenaOptions {
   int device = 0;
+  // Arenas in page-locked host memory, written by the device: they serve through a ServingArena.
+  bool host_staged = false;
   int num_streams = 8;
   int pinned_slots = 8;
   uint64_t pinned_slot_bytes = uint64_t{8} << 20;

@@ -46,7 +46,8 @@ void describe_engine(ConfigVisitor& v, WorkerConfig::Engine& engine) {
             "tokens of one step, prefill and decode together");
   v.integer("prefill_chunk_tokens", engine.prefill_chunk_tokens, {1, 1048576},
             "prompt tokens of one sequence in one step");
-  v.integer("kv_memory_mb", engine.kv_memory_mb, {1, 10000000}, "memory of the paged KV cache");
+  v.integer("kv_memory_mb", engine.kv_memory_mb, {0, 10000000},
+            "memory of the paged KV cache; 0 = what the GPU has left");
   v.integer("kv_block_tokens", engine.kv_block_tokens, {1, 1024}, "tokens of one KV block");
   v.integer("max_context_tokens", engine.max_context_tokens, {0, 100000000},
             "prompt and response; 0 = what the model allows");
@@ -56,8 +57,9 @@ void describe_engine(ConfigVisitor& v, WorkerConfig::Engine& engine) {
 void describe_weights(ConfigVisitor& v, WorkerConfig::Weights& weights) {
   const ConfigSection section(v, "weights", "checkpoint updates");
   v.list("transports", weights.transports, "offered to the trainer: tcp, directory");
-  v.choice("swap", weights.swap, {"two_arenas", "host_staged"},
-           "host_staged keeps the standby on the host; no pin there");
+  v.choice(
+      "swap", weights.swap, {"auto", "two_arenas", "host_staged"},
+      "host_staged: one arena on the GPU, standby on the host, no pin; auto = if two do not fit");
   v.integer("pin_max_ms", weights.pin_max_ms, {0, 86400000},
             "pinned samples delay an update at most this long");
   v.choice("pin_fallback", weights.pin_fallback, {"keep", "recompute", "abort"},

@@ -56,7 +56,7 @@ struct WorkerConfig {
 
   struct Weights {
     std::vector<std::string> transports = {"tcp", "directory"};
-    std::string swap = "two_arenas";
+    std::string swap = "auto";
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
   } weights;

@@ -35,11 +35,11 @@ Status check_prompt(const WeightSet& weights, const GoldenPrompt& prompt, float 
 }  // namespace
 
 Status run_golden_gate(const StagedWeightsPtr& staged, const GoldenGate& gate,
-                       const ModelRunner& runner) {
-  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
+                       const ModelDevice& device) {
+  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged, device));
   for (size_t i = 0; i < gate.prompts.size(); ++i) {
     WARPROLL_TRY(check_prompt(*weights, gate.prompts[i], gate.max_abs_logprob_error,
-                              "golden prompt " + std::to_string(i), runner));
+                              "golden prompt " + std::to_string(i), device.runner));
   }
   return ok_status();
 }

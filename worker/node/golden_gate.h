@@ -4,14 +4,14 @@
 #pragma once
 
 #include "protocol/status.h"
-#include "rollout/engine/backend.h"
 #include "weights_sync/manifest.h"
 #include "weights_sync/weight_arenas.h"
+#include "worker/node/model_device.h"
 
 namespace warproll {
 
 // kDataLoss names the prompt, the position, the value got and the value wanted.
 Status run_golden_gate(const StagedWeightsPtr& weights, const GoldenGate& gate,
-                       const ModelRunner& runner);
+                       const ModelDevice& device);
 
 }  // namespace warproll

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device_info.h"
 #include "rollout/engine/cuda/cuda_backend.h"
 #include "weights_sync/cuda/cuda_arena_device.h"
+#include "weights_sync/cuda/serving_arena.h"
 #endif
 
 namespace warproll {
@@ -56,6 +57,8 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   ModelDevice device;
   WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
   device.runner = cuda_runner({options.batch_invariant, moe_path});
+  device.gpu_index = gpu.index;
+  device.batch_invariant = options.batch_invariant;
   WARPROLL_TRY_ASSIGN(arenas, make_cuda_arena_device({.device = gpu.index}));
   device.arenas = std::move(arenas);
   char text[160];
@@ -82,5 +85,42 @@ Result<ModelDevice> open_model_device(const ModelDeviceOptions& options) {
   if (gpu.has_value()) return std::move(*gpu);
   return open_cpu(options);
 }
+
+#ifdef WARPROLL_HAS_CUDA
+Status stage_on_host(ModelDevice& device, uint64_t arena_bytes) {
+  WARPROLL_TRY_ASSIGN(arenas,
+                      make_cuda_arena_device({.device = device.gpu_index, .host_staged = true}));
+  device.arenas = std::move(arenas);
+  device.serving_arena = std::make_shared<ServingArena>(device.gpu_index, arena_bytes);
+  return ok_status();
+}
+
+const std::byte* serving_memory(const ModelDevice& device, const StagedWeights& staged) {
+  return device.serving_arena ? device.serving_arena->data() : staged.arena.data();
+}
+
+void serve_from(const ModelDevice& device, const StagedWeights& staged) {
+  if (device.serving_arena) device.serving_arena->upload(staged.arena);
+}
+
+uint64_t free_gpu_bytes(const ModelDevice& device) {
+  return list_gpus().at(static_cast<size_t>(device.gpu_index)).free_bytes;
+}
+
+uint64_t workspace_bytes(const ModelDevice& device, const ModelConfig& config,
+                         const BackendSizes& sizes) {
+  return cuda_workspace_bytes(config, sizes, {.batch_invariant = device.batch_invariant});
+}
+#else
+Status stage_on_host(ModelDevice&, uint64_t) {
+  return failed_precondition("host_staged: this build has no CUDA");
+}
+const std::byte* serving_memory(const ModelDevice&, const StagedWeights& staged) {
+  return staged.arena.data();
+}
+void serve_from(const ModelDevice&, const StagedWeights&) {}
+uint64_t free_gpu_bytes(const ModelDevice&) { return 0; }
+uint64_t workspace_bytes(const ModelDevice&, const ModelConfig&, const BackendSizes&) { return 0; }
+#endif
 
 }  // namespace warproll

@@ -35,14 +35,15 @@ LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelC
   };
 }
 
-Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged) {
+Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged, const ModelDevice& device) {
   WARPROLL_TRY_ASSIGN(config, model_config_of(staged->files));
   auto set = std::make_shared<WeightSet>();
   if (staged->layout.tile_regions.empty()) {
     WARPROLL_TRY_ASSIGN(weights, bind_weights(config, staged->layout, staged->arena.data()));
     set->weights = std::move(weights);
   } else {
-    WARPROLL_TRY_ASSIGN(weights, bind_device_weights(config, staged->layout, staged->arena.data()));
+    WARPROLL_TRY_ASSIGN(
+        weights, bind_device_weights(config, staged->layout, serving_memory(device, *staged)));
     set->device = std::make_shared<const DeviceModelWeights>(std::move(weights));
   }
   set->weight_version = staged->weight_version;
@@ -60,7 +61,7 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
       load_staged(checkpoint, weight_version,
                   make_layout_function(quantise_to_mxfp8, std::nullopt, device.on_gpu()), arenas);
   if (!staged.ok()) return staged.status().with_context(directory);
-  return make_weight_set(*staged);
+  return make_weight_set(*staged, device);
 }
 
 Result<WeightSetPtr> load_random_weights(const RandomWeights&, const ModelDevice&) {

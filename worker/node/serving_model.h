@@ -27,8 +27,8 @@ Result<ActivationDtype> activation_dtype_from(const std::string& text);  // "f32
 LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving,
                                     bool on_gpu = false);
 
-// The views the engine reads; keeps `staged` alive.
-Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged);
+// The views the engine reads; keeps `staged` alive. On a GPU they are of serving_memory().
+Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged, const ModelDevice& device);
 
 // A checkpoint directory as a WeightSet, for the commands that run a model without a trainer.
 Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weight_version,

@@ -50,6 +50,9 @@ class WorkerNode {
  private:
   WorkerNode(const WorkerConfig& config, Logger logger);
   Status open_device();
+  Status plan_memory();
+  [[nodiscard]] EngineConfig engine_config() const;
+  [[nodiscard]] uint64_t receive_bytes(const ArenaLayout& layout) const;
   Status load_weights();
   Status start_engine();
   Status open_log();
@@ -89,6 +92,7 @@ class WorkerNode {
   std::unique_ptr<UpdateReceiver> updates_;
   ModelConfig model_;
   ModelDevice device_;
+  int32_t num_kv_blocks_ = 0;
   TextParts text_;
   ModelIdentity identity_;
   Digest model_config_digest_{};

@@ -12,36 +12,12 @@
 namespace warproll {
 namespace {
 
-constexpr std::chrono::minutes kLongestStep(5);
 constexpr size_t kUpdateMessages = 256;  // waiting for the io loop; all of them are restated
 
 std::string default_name() {
   char host[256] = "worker";
   gethostname(host, sizeof host - 1);
   return std::string(host) + "-" + std::to_string(getpid());
-}
-
-// KV blocks that fit into the configured memory: K and V of every layer.
-int32_t kv_blocks(const WorkerConfig::Engine& engine, const ModelConfig& model,
-                  int32_t value_bytes) {
-  const int64_t block_bytes = int64_t{2} * model.num_layers * engine.kv_block_tokens *
-                              model.num_kv_heads * model.head_dim * value_bytes;
-  return static_cast<int32_t>(
-      std::min<int64_t>((engine.kv_memory_mb << 20) / block_bytes, 1 << 30));
-}
-
-EngineConfig engine_config(const WorkerConfig::Engine& engine, const ModelConfig& model,
-                           int32_t kv_value_bytes) {
-  EngineConfig config;
-  config.max_batch_tokens = static_cast<int32_t>(engine.max_batch_tokens);
-  config.prefill_chunk_tokens =
-      static_cast<int32_t>(std::min(engine.prefill_chunk_tokens, engine.max_batch_tokens));
-  config.max_running_sequences = static_cast<int32_t>(engine.max_running_sequences);
-  config.max_queued_requests = static_cast<int32_t>(engine.max_queued_samples);
-  config.max_context_tokens = static_cast<int32_t>(engine.max_context_tokens);
-  config.block_tokens = static_cast<int32_t>(engine.kv_block_tokens);
-  config.num_blocks = kv_blocks(engine, model, kv_value_bytes);
-  return config;
 }
 
 }  // namespace
@@ -51,18 +27,6 @@ WorkerNode::WorkerNode(const WorkerConfig& config, Logger logger)
       logger_(std::move(logger)),
       name_(config.name.empty() ? default_name() : config.name),
       update_messages_(kUpdateMessages) {}
-
-Status WorkerNode::open_device() {
-  ModelDeviceOptions options;
-  options.device = config_.engine.device;
-  options.gpu_index = static_cast<int32_t>(config_.engine.gpu);
-  options.activation_dtype = config_.model.activation_dtype;
-  options.batch_invariant = config_.engine.batch_invariant;
-  WARPROLL_TRY_ASSIGN(device, open_model_device(options));
-  device_ = std::move(device);
-  logger_.info("the model runs on " + device_.description);
-  return ok_status();
-}
 
 Status WorkerNode::load_weights() {
   for (const std::string& transport : config_.weights.transports) {
@@ -96,9 +60,11 @@ Status WorkerNode::load_weights() {
     waker_.wake();
   };
   for (const auto& transport : transports_) options.transports.push_back(transport.get());
-  options.golden_gate = [this](const StagedWeightsPtr& staged, const GoldenGate& gate) {
-    return run_golden_gate(staged, gate, device_.runner);
-  };
+  if (!device_.serving_arena) {  // there new weights cannot run before they serve
+    options.golden_gate = [this](const StagedWeightsPtr& staged, const GoldenGate& gate) {
+      return run_golden_gate(staged, gate, device_);
+    };
+  }
   options.pinned_sequences = [this](uint64_t) {
     return static_cast<uint32_t>(engine_->pinned_sequences());
   };
@@ -125,7 +91,8 @@ Status WorkerNode::load_weights() {
 
 Status WorkerNode::start_engine() {
   const StagedWeightsPtr staged = updates_->serving();
-  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
+  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged, device_));
+  serve_from(device_, *staged);
   WARPROLL_TRY_ASSIGN(text, load_text_parts(config_.model.checkpoint, config_.model.tokenizer));
   text_ = std::move(text);
   if (!text_.note.empty()) logger_.warn(text_.note);
@@ -138,7 +105,7 @@ Status WorkerNode::start_engine() {
   if (text_.tokenizer) identity_.tokenizer_digest = text_.tokenizer->digest();
 
   EngineParts parts;
-  parts.config = engine_config(config_.engine, model_, device_.runner.kv_value_bytes);
+  parts.config = engine_config();
   WARPROLL_TRY(validate(parts.config, model_).with_context("engine"));
   max_context_tokens_ = parts.config.context_tokens(model_);
   parts.backend = device_.runner.make_backend(model_, backend_sizes(parts.config, model_));
@@ -192,8 +159,9 @@ Status WorkerNode::start_collector() {
   options.max_open_samples = static_cast<uint32_t>(config_.engine.max_queued_samples);
   options.vocab_size = model_.vocab_size;
   options.max_context_tokens = max_context_tokens_;
-  if (config_.weights.swap == "host_staged") {
-    options.pin_refusal = "weights.swap is host_staged: the old weights are not kept";
+  if (device_.serving_arena) {
+    options.pin_refusal =
+        "this worker has one weight arena (host_staged): the old weights are not kept";
   }
   options.identity = identity_;
   collector_ = std::make_unique<Collector>(*engine_, *log_, text_.encoder, std::move(options),
@@ -239,6 +207,7 @@ Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config
   std::unique_ptr<WorkerNode> node(new WorkerNode(config, std::move(logger)));
   WARPROLL_TRY(node->open_log());
   WARPROLL_TRY(node->open_device());
+  WARPROLL_TRY(node->plan_memory());
   WARPROLL_TRY(node->load_weights());
   WARPROLL_TRY(node->start_engine());
   WARPROLL_TRY(node->start_collector());
@@ -247,24 +216,6 @@ Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config
   WARPROLL_TRY(node->start_metrics());
   node->logger_.info(node->name_ + " serves " + config.trainer.endpoint);
   return node;
-}
-
-Result<InstallReport> WorkerNode::install(const StagedWeightsPtr& staged) {
-  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
-  if (prepare_weights_) prepare_weights_(*weights);
-  const Result<SwapReport> swap =
-      engine_->install_weights(std::move(weights), std::chrono::steady_clock::now() + kLongestStep);
-  // The flip may still come after that: what is served would no longer be what is reported.
-  if (swap.status().code() == StatusCode::kDeadlineExceeded) fail(swap.status());
-  WARPROLL_TRY(swap.status());
-  InstallReport report;
-  report.stall_us = swap->stall_us;
-  report.stall_steps = swap->stall_steps;
-  report.in_flight_sequences = swap->in_flight_sequences;
-  logger_.info("now serves version " + std::to_string(staged->weight_version) + ", digest " +
-               to_hex(staged->weight_digest) + ", stall " + std::to_string(report.stall_us) +
-               " us with " + std::to_string(report.in_flight_sequences) + " sequences in flight");
-  return report;
 }
 
 }  // namespace warproll

@@ -79,7 +79,7 @@ LiveUpdateRig::LiveUpdateRig(InFlightPolicy policy) : policy_(policy) {
 
   EngineParts parts;
   parts.config = engine_config();
-  parts.weights = make_weight_set(staged).value();
+  parts.weights = make_weight_set(staged, ModelDevice{}).value();
   parts.backend = make_cpu_backend(parts.weights->config, parts.config.num_blocks,
                                    parts.config.block_tokens, ActivationDtype::kF32);
   parts.backend.forward = [this, forward = parts.backend.forward](const ForwardBatch& batch,
@@ -114,7 +114,7 @@ void LiveUpdateRig::before_step() {
 }
 
 Result<InstallReport> LiveUpdateRig::install(const StagedWeightsPtr& staged) {
-  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged));
+  WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged, ModelDevice{}));
   WARPROLL_TRY_ASSIGN(swap, engine_->install_weights(std::move(weights), in_ms(kPatienceMs)));
   return InstallReport{swap.stall_us, swap.stall_steps, swap.in_flight_sequences};
 }
