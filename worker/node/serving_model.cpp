@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "rollout/engine/request_check.h"
+#include "rollout/model/cuda/device_weights.h"
 #include "rollout/tokenizer/chat_format.h"
 #include "weights_sync/weight_staging.h"
 
@@ -21,13 +22,16 @@ Result<ActivationDtype> activation_dtype_from(const std::string& text) {
   return invalid_argument("activation dtype '" + text + "', wanted f32, bf16 or f16");
 }
 
-LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving) {
-  return [quantise_to_mxfp8, serving = std::move(serving)](
+LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving,
+                                    bool on_gpu) {
+  return [quantise_to_mxfp8, serving = std::move(serving), on_gpu](
              const CheckpointFiles& files,
              std::span<const TensorInfo> tensors) -> Result<ArenaLayout> {
     WARPROLL_TRY_ASSIGN(config, model_config_of(files));
     if (serving.has_value()) WARPROLL_TRY(check_same_shape(config, *serving));
-    return make_arena_layout(config, tensors, quantise_to_mxfp8);
+    WARPROLL_TRY_ASSIGN(rows, make_arena_layout(config, tensors, quantise_to_mxfp8));
+    if (on_gpu) return make_device_layout(config, rows);
+    return rows;
   };
 }
 

@@ -22,8 +22,9 @@ Result<ModelConfig> model_config_of(const CheckpointFiles& files);
 Result<ActivationDtype> activation_dtype_from(const std::string& text);  // "f32" | "bf16" | "f16"
 
 // For UpdateReceiver and load_staged. `serving` empty = any model; otherwise another shape than
-// that is refused before a byte moves.
-LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving);
+// that is refused before a byte moves. on_gpu: of an arena in a GPU's memory (device_weights.h).
+LayoutFunction make_layout_function(bool quantise_to_mxfp8, std::optional<ModelConfig> serving,
+                                    bool on_gpu = false);
 
 // The views the engine reads; keeps `staged` alive.
 Result<WeightSetPtr> make_weight_set(const StagedWeightsPtr& staged);
