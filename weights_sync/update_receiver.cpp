@@ -207,10 +207,15 @@ UpdateReceiver::~UpdateReceiver() {
 Result<StagedWeightsPtr> UpdateReceiver::load_initial(const std::string& directory,
                                                       uint64_t weight_version,
                                                       const ByteProgress& progress) {
+  return load_initial([&](WeightArenas& arenas) -> Result<StagedWeightsPtr> {
+    WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(directory));
+    return load_staged(checkpoint, weight_version, impl_->options.layout, arenas, progress);
+  });
+}
+
+Result<StagedWeightsPtr> UpdateReceiver::load_initial(const InitialLoad& load) {
   WARPROLL_CHECK(!impl_->machine, "load_initial() after start()");
-  WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(directory));
-  WARPROLL_TRY_ASSIGN(staged, load_staged(checkpoint, weight_version, impl_->options.layout,
-                                          impl_->arenas, progress));
+  WARPROLL_TRY_ASSIGN(staged, load(impl_->arenas));
   impl_->arenas.set_serving(staged);
   return staged;
 }

@@ -34,6 +34,9 @@ namespace warproll {
 // before. Also called with the previous version, for a rollback.
 using InstallFunction = std::function<Result<InstallReport>(const StagedWeightsPtr& weights)>;
 
+// A cold start that does not come from a directory: fills and publishes an arena of `arenas`.
+using InitialLoad = std::function<Result<StagedWeightsPtr>(WeightArenas& arenas)>;
+
 struct UpdateReceiverOptions {
   UpdateStateMachineOptions protocol;
   LayoutFunction layout;    // on the work thread; also refuses a model the engine cannot switch to
@@ -77,6 +80,7 @@ class UpdateReceiver {
   // serving. The caller builds the engine on it; install is not called. Before start(), once.
   Result<StagedWeightsPtr> load_initial(const std::string& directory, uint64_t weight_version,
                                         const ByteProgress& progress = {});
+  Result<StagedWeightsPtr> load_initial(const InitialLoad& load);
   // Without load_initial the worker serves nothing (version 0) until the first update.
   void start();
 

@@ -46,24 +46,10 @@ __device__ __forceinline__ void store_to_cluster(uint32_t to, float v, uint32_t 
       : "memory");
 }
 
+// For what was read before: no wider release than the CTA's, which would wait for all stores to global
+// memory under way.
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-
-// mbarrier_wait for what other CTAs of the cluster did.
-__device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "WAIT:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, 0x989680;\n"
-      "@done bra DONE;\n"
-      "bra WAIT;\n"
-      "DONE:\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 }  // namespace warproll::ptx

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   if (rank == 0) {
-    ptx::mbarrier_wait_cluster(arrived, 0);
+    ptx::mbarrier_wait(arrived, 0);
     choose(p, s, first, tokens);
     if (ctas > 1) return;
   }

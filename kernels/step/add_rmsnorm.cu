@@ -90,6 +90,7 @@ template <Addend kAddend, int kGranules>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     add_rmsnorm_kernel(const __grid_constant__ AddRmsNormParams p) {
   __shared__ float sum_of_warp[kMaxWarps], largest_of_warp[kMaxWarps];
+  ptx::allow_next_kernel();  // its weights come while we wait
   const int64_t token = blockIdx.x;
   const auto column = [](int i) {  // of this thread's granule i
     return static_cast<int>(static_cast<unsigned>(i) * blockDim.x + threadIdx.x) * kCols;
@@ -102,7 +103,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       weight[i] = step::load_weights(p.weight, p.weight_dtype, column(i));
   }
   ptx::wait_for_previous_kernel();
-  ptx::allow_next_kernel();
   uint2 x[kGranules];
   float squares = 0.0f;
 #pragma unroll
@@ -149,6 +149,7 @@ void launch(const AddRmsNormParams& p, cudaStream_t stream) {
   const int threads = ((p.hidden_size / kCols + kGranules - 1) / kGranules + 31) / 32 * 32;
   LaunchConfig config(dim3(static_cast<unsigned>(p.num_tokens)), threads, 0, stream);
   config.programmatic();
+  config.all_shared();
   config.run(add_rmsnorm_kernel<kAddend, kGranules>, p);
 }
 

@@ -62,6 +62,9 @@ struct PagedAttentionParams {
   // positions, cu_seqlens_q and block_table were complete before the stream's previous kernel
   // started, so they may be read before it ends.
   bool indices_are_older = false;
+  // Only with indices_are_older: so were K and V of all positions before the new one, of the sequences
+  // of one new token. (A step writes their new token's, and nothing that they share with others.)
+  bool past_is_older = false;
 };
 void paged_attention(const PagedAttentionParams& params, cudaStream_t stream);
 // Of B, heads, D, P and bt. Grows with B * P; 0 where P * bt <= kAttentionSplit.

@@ -116,9 +116,17 @@ class Decoder {
     loads_ = start_walk(p_, last_);
     now_ = loads_;
     if (!loads_.done) find_next();
-    if (p_.op.indices_are_older) ptx::wait_for_previous_kernel();
+    int loaded = 0;
+    if (p_.op.indices_are_older) {
+      // Chunks without the new token can be on their way by now.
+      while (p_.op.past_is_older && loaded < Shared::kStages - 1 && !loads_.done &&
+             loads_.position + kChunk <= last_[loads_.sequence]) {
+        load(loaded++);
+      }
+      ptx::wait_for_previous_kernel();
+    }
     if (now_.done) return;
-    for (int i = 0; i < Shared::kStages - 1; ++i) load(i);
+    for (; loaded < Shared::kStages - 1; ++loaded) load(loaded);
     enter_pair();
     part_.reset();
     int stage = 0;

@@ -76,6 +76,7 @@ __device__ __forceinline__ HalfPair rotate(float4 low, float4 high, float4 cos, 
 template <int kTimes>
 __global__ void __launch_bounds__(kThreads)
     qkv_finish_kernel(const __grid_constant__ QkvFinishParams p) {
+  ptx::allow_next_kernel();
   const int me = static_cast<int>(threadIdx.x);
   const int64_t token = blockIdx.x;
   const int all_heads = p.num_heads + 2 * p.num_kv_heads;
@@ -96,7 +97,6 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   ptx::wait_for_previous_kernel();
-  ptx::allow_next_kernel();
   const uint16_t* x = p.qkv + (token * all_heads + head) * p.head_dim;
   const int position = p.positions[token];
   const int slot = p.slot_mapping[token];
@@ -207,6 +207,7 @@ void qkv_finish(const QkvFinishParams& p, cudaStream_t stream) {
                            static_cast<unsigned>((all_heads + kHeads - 1) / kHeads)),
                       kThreads, 0, stream);
   config.programmatic();
+  config.all_shared();
   if (p.head_dim <= kLanes * kCols * 2) return config.run(qkv_finish_kernel<1>, p);
   config.run(qkv_finish_kernel<2>, p);
 }

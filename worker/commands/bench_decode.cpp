@@ -23,7 +23,7 @@ constexpr int32_t kWarmUpSteps = 4;  // graphs are captured in the first
 
 struct Options {
   std::string checkpoint;
-  RandomWeights random;
+  RandomModel random;
   std::vector<int32_t> batches = {1, 8, 32};
   std::vector<int32_t> contexts = {64};
   std::vector<std::string> routings = {"free"};
@@ -185,7 +185,7 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
   WARPROLL_TRY_ASSIGN(device, open_model_device(options.device));
   WARPROLL_TRY_ASSIGN(weights,
                       options.checkpoint.empty()
-                          ? load_random_weights(options.random, device)
+                          ? load_random_weight_set(options.random, device)
                           : load_weight_set(options.checkpoint, 1, options.quantise, device));
   for (const std::string& moe_path : options.moe_paths) {
     ModelDeviceOptions with_path = options.device;

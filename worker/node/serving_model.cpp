@@ -1,11 +1,17 @@
 #include "worker/node/serving_model.h"
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "rollout/engine/request_check.h"
 #include "rollout/model/cuda/device_weights.h"
 #include "rollout/tokenizer/chat_format.h"
 #include "weights_sync/weight_staging.h"
+#ifdef WARPROLL_HAS_CUDA
+#include "rollout/model/synthetic_tensors.h"
+#include "weights_sync/cuda/random_weights.h"
+#endif
 
 namespace warproll {
 
@@ -64,8 +70,43 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
   return make_weight_set(*staged, device);
 }
 
-Result<WeightSetPtr> load_random_weights(const RandomWeights&, const ModelDevice&) {
-  return failed_precondition("random weights: not here yet");
+#ifdef WARPROLL_HAS_CUDA
+Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
+                                           const LayoutFunction& layout, WeightArenas& arenas) {
+  const std::optional<SyntheticFormat> format = synthetic_format_from(random.weights);
+  if (!format.has_value()) {
+    return invalid_argument("random weights '" + random.weights +
+                            "', wanted mxfp8_experts or bf16");
+  }
+  std::ifstream file(random.config_path);
+  if (!file) return not_found(random.config_path + ": cannot be opened for reading");
+  std::ostringstream text;
+  text << file.rdbuf();
+  RandomWeights weights;
+  weights.files.config_json = text.str();
+  const Result<ModelConfig> config = model_config_of(weights.files);
+  if (!config.ok()) return config.status().with_context(random.config_path);
+  weights.tensors = synthetic_tensors(*config, *format);
+  weights.seed = random.seed;
+  return load_random(weights, weight_version, layout, arenas);
+}
+#else
+Result<StagedWeightsPtr> load_random_model(const RandomModel&, uint64_t, const LayoutFunction&,
+                                           WeightArenas&) {
+  return failed_precondition("random weights are drawn on a GPU, and this build has no CUDA");
+}
+#endif
+
+Result<WeightSetPtr> load_random_weight_set(const RandomModel& random, const ModelDevice& device) {
+  if (!device.on_gpu()) {
+    return failed_precondition("random weights are drawn on a GPU, and the model runs on a " +
+                               device.description);
+  }
+  WeightArenas arenas(0, device.arenas);  // the staged weights outlive it
+  WARPROLL_TRY_ASSIGN(staged, load_random_model(random, 1,
+                                                make_layout_function(false, std::nullopt, true),
+                                                arenas));
+  return make_weight_set(staged, device);
 }
 
 Result<TextParts> load_text_parts(const std::string& checkpoint_directory,

@@ -35,12 +35,14 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
                                      bool quantise_to_mxfp8, const ModelDevice& device);
 
 // Weights without files: drawn on the GPU, N(0, 0.02), for measuring.
-struct RandomWeights {
+struct RandomModel {
   std::string config_path;                // a config.json
   std::string weights = "mxfp8_experts";  // or "bf16"; the rest is BF16 either way
   uint64_t seed = 1;
 };
-Result<WeightSetPtr> load_random_weights(const RandomWeights& random, const ModelDevice& device);
+Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
+                                           const LayoutFunction& layout, WeightArenas& arenas);
+Result<WeightSetPtr> load_random_weight_set(const RandomModel& random, const ModelDevice& device);
 
 // Tokenizer and chat format of a checkpoint. tokenizer null: there is no tokenizer.json; token ids
 // still work. A tokenizer.json that cannot be used is an error.

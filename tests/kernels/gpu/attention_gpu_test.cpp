@@ -436,6 +436,8 @@ TEST(AttentionGpu, BlockSizeTableWidthAndHintsDoNotChangeBits) {
   DeviceBatch batch(kQwen3, Batch(kQwen3, pieces, {}), {});
   batch.params().indices_are_older = true;
   EXPECT_EQ(batch.run(), want);
+  batch.params().past_is_older = true;
+  EXPECT_EQ(batch.run(), want);
   batch.params().max_query_tokens = 0;  // unknown
   EXPECT_EQ(batch.run(), want);
 }

@@ -174,7 +174,7 @@ TEST(DeviceFillGpu, two_hundred_fills_leave_no_memory_behind) {
     if (i == 4) WARPROLL_CUDA_CHECK(cudaMemGetInfo(&before, &total));
   }
   WARPROLL_CUDA_CHECK(cudaMemGetInfo(&after, &total));
-  EXPECT_EQ(before, after);
+  EXPECT_GE(after, before);  // free bytes; the driver may have given some back itself
 }
 
 TEST(DeviceFillGpu, an_arena_that_does_not_fit_is_a_status) {

@@ -1,0 +1,59 @@
+// StepLayers: weights and buffers of some layers of Qwen3-30B-A3B's shape with random contents, and
+// the ops of a decode step over them, in the order they have in a step. For benches. Thread: one.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/bench/random_experts.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/moe/expert_lists.h"
+
+namespace warproll {
+
+class StepLayers {
+ public:
+  static constexpr int32_t kHidden = 2048, kHeads = 32, kKvHeads = 4, kHeadDim = 128;
+  static constexpr int32_t kQkvRows = (kHeads + 2 * kKvHeads) * kHeadDim;
+  static constexpr int32_t kORows = kHidden, kOCols = kHeads * kHeadDim;
+  static constexpr int32_t kVocab = 151936;
+  static constexpr ExpertShape kExperts = {2048, 768, 128, 8};
+  static constexpr int32_t kBlockTokens = 16;
+
+  // A matrix as tiles of one expert.
+  static std::unique_ptr<RandomExperts> matrix(int32_t rows, int32_t cols, WeightFormat format,
+                                               uint64_t seed);
+
+  StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
+  void set_batch(int32_t tokens);
+
+  // Of layer i.
+  void input_norm(size_t i, cudaStream_t s) const;
+  void qkv(size_t i, cudaStream_t s) const;
+  void qkv_finish(size_t i, cudaStream_t s) const;
+  void attention(size_t i, cudaStream_t s) const;
+  void o(size_t i, cudaStream_t s) const;
+  void post_norm(size_t i, cudaStream_t s) const;
+  void route(size_t i, cudaStream_t s) const;
+  void experts(size_t i, cudaStream_t s) const;
+
+  // Bytes a layer must read, with the experts that `route` chose last, averaged over layers.
+  [[nodiscard]] double bytes_of_layer() const;
+  [[nodiscard]] size_t size() const { return qkv_.size(); }
+  [[nodiscard]] const RandomExperts& qkv_weight(size_t i) const { return *qkv_[i]; }
+  [[nodiscard]] const RandomExperts& o_weight(size_t i) const { return *o_[i]; }
+
+ private:
+  std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;
+  std::vector<DeviceBuffer<std::byte>> lists_memory_;
+  std::vector<ExpertLists> lists_;
+  DeviceBuffer<uint16_t> router_weights_, norm_weights_, caches_;
+  DeviceBuffer<uint16_t> hidden_, normed_, tile_, qkv_out_, q_, attention_, o_out_, h_, y_;
+  DeviceBuffer<float> scales_, logits_, topk_weights_, partials_, rope_;
+  DeviceBuffer<int32_t> topk_ids_, positions_, slots_, cu_seqlens_, block_table_;
+  DeviceBuffer<std::byte> attention_workspace_;
+  int32_t max_batch_, context_, tokens_ = 0;
+  int32_t blocks_of_sequence_;
+};
+
+}  // namespace warproll

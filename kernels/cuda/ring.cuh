@@ -1,0 +1,36 @@
+// What the roles of a streaming CTA agree on: places in a ring of stages, and a warp's arrival at an
+// mbarrier. Internal to kernels/*.cu.
+#pragma once
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace warproll {
+
+// A warp arrives by one lane, after __syncwarp(). compute-sanitizer's racecheck does not follow
+// __syncwarp(): for it, -DWARPROLL_RACECHECK makes every lane arrive, which is slower.
+#ifdef WARPROLL_RACECHECK
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
+__device__ __forceinline__ void arrive_with_warp(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kWarpArrivals) ptx::mbarrier_arrive(barrier);
+}
+
+// A place in a ring and how often it went round: waiting for `full` takes parity, for `empty` the
+// other one (a fresh ring is empty).
+struct RingPlace {
+  int index = 0;
+  uint32_t parity = 0;
+  int size;
+
+  __device__ void advance() {
+    if (++index == size) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace warproll

@@ -1,0 +1,153 @@
+// stream_linear: the finishing warps. Internal to kernels/step/*.cu.
+#pragma once
+
+#include "kernels/step/stream_linear_shared.cuh"
+
+namespace warproll::stream_linear_detail {
+
+// Adds the chains of every tile in order and stores the outputs, a token tile at a time: a lane has
+// four rows of one token. kSplit 2: a CTA has the sums of its half of the columns. Half of a group's
+// token tiles are its own; it sends its sums of the others to the other CTA, and adds what comes.
+template <class S>
+class Finisher {
+ public:
+  __device__ Finisher(const Params& p, const Shared<S>& shared, int finisher)
+      : p_(p), shared_(shared), finisher_(finisher) {}
+
+  __device__ __forceinline__ void run() {
+    for (int group = 0; group < p_.num_groups; ++group) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        token_[i] = (group * S::kTokenTiles + own_tile(i)) * 8 + in_tile_;
+        scale_[i] = 1.0f;
+        if (!S::kBf16 && token_[i] < p_.num_tokens) scale_[i] = p_.x_scales[token_[i]];
+      }
+      for (int tile = worker<S>(); tile < p_.weight.num_tiles; tile += workers<S>()) {
+        finish(tile);
+      }
+      if constexpr (S::kSplit == 2) complete();
+    }
+  }
+
+ private:
+  static constexpr int kOwn =
+      S::kTokenTiles / S::kSplit / S::kFinishers;  // token tiles of this warp
+
+  __device__ __forceinline__ int own_tile(int i) const {
+    return first_half<S>() * (S::kTokenTiles / S::kSplit) + finisher_ * kOwn + i;
+  }
+
+  __device__ __forceinline__ void finish(int tile) {
+    ptx::mbarrier_wait(shared_.slot_full(slot_.index), slot_.parity);
+    const float* slot = shared_.slots + slot_.index * S::kSlotFloats;
+    const uint2 scales = reinterpret_cast<const uint2*>(slot + S::kSumFloats)[lane_ % 4];
+    float4 sums[kOwn], others[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) sums[i] = sum_of_chains(slot, own_tile(i));
+    if constexpr (S::kSplit == 1) {
+      arrive_with_warp(shared_.slot_empty(slot_.index));
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) store(tile, i, sums[i], scales);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int distance = (first_half<S>() == 0 ? 1 : -1) * S::kTokenTiles / 2;
+        others[i] = sum_of_chains(slot, own_tile(i) + distance);
+      }
+      arrive_with_warp(shared_.slot_empty(slot_.index));
+      send(others);
+      complete();
+      kept_tile_ = tile;
+      kept_scales_ = scales;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) kept_[i] = sums[i];
+    }
+    slot_.advance();
+  }
+
+  __device__ __forceinline__ float4 sum_of_chains(const float* slot, int token_tile) const {
+    const float* from = slot + (token_tile * 8 + in_tile_) * kTileFloats + lane_ % 4 * 4;
+    float4 sum = {};
+#pragma unroll
+    for (int h = 0; h < S::kHalves; ++h) {
+      float4 half = {};
+#pragma unroll
+      for (int c = 0; c < kChains; ++c) {
+        const float4 v = *reinterpret_cast<const float4*>(
+            from + (h * kChains + c) * S::kTokenTiles * 8 * kTileFloats);
+        half = c == 0 ? v : add(half, v);
+      }
+      sum = h == 0 ? half : add(sum, half);
+    }
+    return sum;
+  }
+
+  // The two CTAs' warps of the same number are partners. `received` has the places of the slots.
+  __device__ __forceinline__ float4* received(int place, int i) const {
+    return shared_.received + ((place * S::kFinishers + finisher_) * kOwn + i) * 32 + lane_;
+  }
+  __device__ __forceinline__ void send(const float4 (&sums)[kOwn]) const {
+    const uint32_t other = ptx::cluster_rank() ^ 1;
+    ptx::mbarrier_wait(shared_.may_send(slot_.index), slot_.parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      ptx::store_to_cluster(
+          ptx::address_in_cluster(ptx::shared_address(received(slot_.index, i)), other), sums[i],
+          ptx::address_in_cluster(shared_.arrived(slot_.index), other));
+    }
+  }
+  // The tile before, with the other CTA's half: a tile later, so that it is there by then.
+  __device__ __forceinline__ void complete() {
+    if (kept_tile_ < 0) return;
+    const uint32_t arrived = shared_.arrived(receive_.index);
+    if (lane_ == 0) ptx::mbarrier_arrive_expect(arrived, kOwn * 32 * 16);
+    ptx::mbarrier_wait(arrived, receive_.parity);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) kept_[i] = add(kept_[i], *received(receive_.index, i));
+    __syncwarp();
+    if (lane_ == 0) {
+      ptx::arrive_in_cluster(
+          ptx::address_in_cluster(shared_.may_send(receive_.index), ptx::cluster_rank() ^ 1));
+    }
+    receive_.advance();
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) store(kept_tile_, i, kept_[i], kept_scales_);
+    kept_tile_ = -1;
+  }
+
+  static __device__ __forceinline__ float4 add(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
+  __device__ __forceinline__ void store(int tile, int i, float4 v, uint2 row_scales) const {
+    if (token_[i] >= p_.num_tokens) return;
+    // Powers of two: exact.
+    v.x *= __uint_as_float(row_scales.x << 16) * scale_[i];
+    v.y *= __uint_as_float(row_scales.x & 0xffff0000u) * scale_[i];
+    v.z *= __uint_as_float(row_scales.y << 16) * scale_[i];
+    v.w *= __uint_as_float(row_scales.y & 0xffff0000u) * scale_[i];
+    const int64_t at = static_cast<int64_t>(token_[i]) * p_.weight.num_tiles * kTileRows +
+                       tile * kTileRows + lane_ % 4 * 4;
+    if (p_.y_f32 != nullptr) {
+      *reinterpret_cast<float4*>(p_.y_f32 + at) = v;
+    } else {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
+      const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
+      *reinterpret_cast<uint2*>(p_.y + at) = make_uint2(*reinterpret_cast<const uint32_t*>(&low),
+                                                        *reinterpret_cast<const uint32_t*>(&high));
+    }
+  }
+
+  const Params& p_;
+  const Shared<S>& shared_;
+  const int finisher_;
+  const int lane_ = static_cast<int>(threadIdx.x) % 32;
+  const int in_tile_ = lane_ / 8 + lane_ / 4 % 2 * 4;  // so that eight lanes read all banks
+  RingPlace slot_{.size = kSlots}, receive_{.size = kSlots};
+  int token_[kOwn];  // whose rows this lane finishes
+  float scale_[kOwn];
+  float4 kept_[kOwn];
+  uint2 kept_scales_ = {};
+  int kept_tile_ = -1;
+};
+
+}  // namespace warproll::stream_linear_detail

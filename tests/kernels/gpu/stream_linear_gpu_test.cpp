@@ -1,0 +1,244 @@
+// stream_linear against F64 on the host, its independence of the batch, and what it refuses.
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "gpu_support.h"
+#include "kernels/step/stream_linear.h"
+
+namespace warproll {
+namespace {
+
+using namespace testing;  // gpu_support.h
+
+// F16 tiles of one matrix, dequantised here: [rows, cols].
+std::vector<double> values_of(const TileMatrix& m) {
+  const auto bytes = from_device<uint8_t>(m.data, m.bytes());
+  const auto f16 = [](uint16_t bits) {
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    const double v =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    return (bits & 0x8000) != 0 ? -v : v;
+  };
+  const auto u16 = [&](size_t at) { return static_cast<uint16_t>(bytes[at] | bytes[at + 1] << 8); };
+  const int32_t rows = m.num_tiles * kTileRows;
+  std::vector<double> values(static_cast<size_t>(rows) * static_cast<size_t>(m.cols));
+  const auto record_bytes = static_cast<size_t>(m.record_bytes());
+  const auto block_bytes = static_cast<size_t>(tile_block_bytes(m.format));
+  const size_t scales = static_cast<size_t>(m.num_tiles) * record_bytes;
+  for (int32_t r = 0; r < rows; ++r) {
+    const auto tile = static_cast<size_t>(r / kTileRows), row = static_cast<size_t>(r % kTileRows);
+    const double row_scale = bf16_to_f32(u16(scales + tile * kRowScaleBytes + row * 2));
+    for (int32_t c = 0; c < m.cols; ++c) {
+      const size_t block = tile * record_bytes + static_cast<size_t>(c / 32) * block_bytes;
+      const size_t g = row % 8, high = row / 8;
+      const auto in_block = static_cast<size_t>(c % 32);
+      const size_t t = in_block % 8 / 2, lane = 4 * g + t, odd = in_block % 2;
+      const size_t word = in_block / 8;  // 0 .. 3: 2t, 2t + 8, 2t + 16, 2t + 24
+      double v;
+      if (m.format == TileFormat::kF16) {
+        v = f16(u16(block + word / 2 * 512 + lane * 16 + (word % 2 * 2 + high) * 4 + odd * 2));
+      } else {
+        v = e4m3_to_f32(bytes[block + lane * 16 + high * 8 + word * 2 + odd]);
+        if (m.format == TileFormat::kMxfp8) {
+          v *= f16(static_cast<uint16_t>(bytes[block + 512 + g * 2 + high] << 8));
+        } else {
+          float scale;
+          std::memcpy(&scale, &bytes[block + 512 + high * 4], 4);
+          v *= scale;
+        }
+      }
+      values[static_cast<size_t>(r) * static_cast<size_t>(m.cols) + static_cast<size_t>(c)] =
+          v * row_scale;
+    }
+  }
+  return values;
+}
+
+constexpr int kCanaries = 32;
+
+// y before rounding, NaN-poisoned before, with canaries around it. bf16: x as it is, not as tiles.
+std::vector<float> run(const TileMatrix& weight, const std::vector<uint16_t>& x, bool bf16,
+                       cudaStream_t stream = nullptr) {
+  const auto cols = static_cast<size_t>(weight.cols);
+  const size_t tokens = x.size() / cols;
+  const size_t count = tokens * static_cast<size_t>(weight.num_tiles) * kTileRows;
+  DeviceBuffer<uint16_t> device_x(x), tile(x.size());
+  DeviceBuffer<float> scales(tokens), y(count + 2 * kCanaries);
+  WARPROLL_CUDA_CHECK(cudaMemset(y.data(), 0xff, y.size() * 4));
+  convert_activations(
+      {device_x.data(), {tile.data(), scales.data()}, static_cast<int32_t>(tokens), weight.cols},
+      nullptr);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  StreamLinearParams p;
+  if (bf16) {
+    p.x_bf16 = device_x.data();
+  } else {
+    p.x = {tile.data(), scales.data()};
+  }
+  p.weight = weight;
+  p.y_f32 = y.data() + kCanaries;
+  p.num_tokens = static_cast<int32_t>(tokens);
+  stream_linear(p, stream);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  const std::vector<float> all = y.to_host();
+  for (size_t i = 0; i < kCanaries; ++i) {
+    EXPECT_TRUE(std::isnan(all[i]) && std::isnan(all[all.size() - 1 - i])) << "written beside y";
+  }
+  return {all.begin() + kCanaries, all.end() - kCanaries};
+}
+
+std::vector<uint16_t> random_x(int32_t tokens, int32_t cols, uint64_t seed, float sigma = 1.0f) {
+  DeviceBuffer<uint16_t> x(static_cast<size_t>(tokens) * static_cast<size_t>(cols));
+  fill_normal(x.data(), static_cast<int64_t>(x.size()), seed, sigma, nullptr);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  return x.to_host();
+}
+
+constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kMxfp8,
+                                     WeightFormat::kFp8Block};
+
+void expect_near_f64(const std::vector<double>& w, const std::vector<uint16_t>& x, int32_t rows,
+                     int32_t cols, const std::vector<float>& y) {
+  const auto tokens = static_cast<int32_t>(x.size() / static_cast<size_t>(cols));
+  ASSERT_EQ(y.size(), static_cast<size_t>(tokens) * static_cast<size_t>(rows));
+  for (int32_t t = 0; t < tokens; t += 1 + tokens / 4) {
+    for (int32_t r = 0; r < rows; r += 1 + rows / 250) {
+      double want = 0, size = 0;
+      for (int32_t c = 0; c < cols; ++c) {
+        const double product = w[static_cast<size_t>(r) * static_cast<size_t>(cols) + c] *
+                               bf16_to_f32(x[static_cast<size_t>(t) * cols + c]);
+        want += product;
+        size += std::fabs(product);
+      }
+      ASSERT_NEAR(y[static_cast<size_t>(t) * rows + r], want, 2e-6 * size)
+          << "token " << t << " of " << tokens << ", row " << r << " of " << rows << " x " << cols;
+    }
+  }
+}
+
+TEST(StreamLinearGpu, IsWithinItsToleranceOfF64) {
+  SKIP_WITHOUT_GPU();
+  // Columns of both shapes that keep activations in registers, and others; more tiles than CTAs.
+  for (const auto& [rows, cols] :
+       {std::pair{2400, 2048}, {352, 4096}, {32, 32}, {512, 768}, {64, 4128}, {2208, 96}}) {
+    for (const WeightFormat format : kFormats) {
+      const RandomExperts experts({rows, cols, 1, 1}, format, 61, /*keep_rows=*/false);
+      const std::vector<double> w = values_of(experts.down_tiles);
+      for (const int32_t tokens : {1, 3, 8, 9, 32, 33, 64, 65, 200}) {
+        const auto x = random_x(tokens, cols, 62);
+        for (const bool bf16 : {false, true}) {
+          SCOPED_TRACE(::testing::PrintToString(std::tuple(rows, cols, int(format), tokens, bf16)));
+          ASSERT_NO_FATAL_FAILURE(
+              expect_near_f64(w, x, rows, cols, run(experts.down_tiles, x, bf16)));
+        }
+      }
+    }
+  }
+}
+
+TEST(StreamLinearGpu, LargeActivationsDoNotOverflow) {
+  SKIP_WITHOUT_GPU();
+  for (const int32_t cols : {768, 4096}) {
+    const RandomExperts experts({160, cols, 1, 1}, WeightFormat::kBf16, 63, /*keep_rows=*/false);
+    const std::vector<double> w = values_of(experts.down_tiles);
+    const auto x = random_x(20, cols, 64, 3e6f);
+    for (const bool bf16 : {false, true}) {
+      ASSERT_NO_FATAL_FAILURE(expect_near_f64(w, x, 160, cols, run(experts.down_tiles, x, bf16)));
+    }
+  }
+}
+
+TEST(StreamLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
+  SKIP_WITHOUT_GPU();
+  for (const auto& [rows, cols] : {std::pair{5120, 2048}, {2048, 4096}, {2048, 1024}}) {
+    for (const WeightFormat format : kFormats) {
+      const RandomExperts experts({rows, cols, 1, 1}, format, 65, /*keep_rows=*/false);
+      const auto x = random_x(600, cols, 66);
+      for (const bool bf16 : {false, true}) {
+        const auto whole = run(experts.down_tiles, x, bf16);
+        for (const auto& [first, count] :
+             {std::pair{0, 1}, {599, 1}, {100, 7}, {250, 64}, {1, 300}, {77, 20}, {31, 8}}) {
+          const std::vector<uint16_t> some(x.begin() + int64_t{first} * cols,
+                                           x.begin() + int64_t{first + count} * cols);
+          const auto part = run(experts.down_tiles, some, bf16);
+          ASSERT_EQ(std::memcmp(part.data(), whole.data() + size_t(rows) * first, part.size() * 4),
+                    0)
+              << count << " tokens from " << first << ", " << rows << " x " << cols << ", format "
+              << int(format) << ", bf16 " << bf16;
+        }
+      }
+    }
+  }
+}
+
+// A chain of projections in a graph, each started before the last has ended; 100 replays.
+TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
+  SKIP_WITHOUT_GPU();
+  const RandomExperts up({4096, 2048, 1, 1}, WeightFormat::kBf16, 67, false);
+  const RandomExperts down({2048, 4096, 1, 1}, WeightFormat::kMxfp8, 68, false);
+  cudaStream_t stream = nullptr;
+  WARPROLL_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (const int32_t tokens : {1, 8, 20, 64, 100}) {
+    DeviceBuffer<uint16_t> x(random_x(tokens, 2048, 69)), tile(x.size()), middle(2 * x.size()),
+        y(x.size());
+    DeviceBuffer<float> scales(static_cast<size_t>(tokens));
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    WARPROLL_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 10; ++i) {
+      convert_activations({(i == 0 ? x : y).data(), {tile.data(), scales.data()}, tokens, 2048},
+                          stream);
+      StreamLinearParams p;
+      p.x = {tile.data(), scales.data()};
+      p.weight = up.down_tiles;
+      p.y = middle.data();
+      p.num_tokens = tokens;
+      stream_linear(p, stream);
+      p.x = {};
+      p.x_bf16 = middle.data();
+      p.weight = down.down_tiles;
+      p.y = y.data();
+      stream_linear(p, stream);
+    }
+    WARPROLL_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    WARPROLL_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    std::vector<uint16_t> first;
+    for (int i = 0; i < 100; ++i) {
+      WARPROLL_CUDA_CHECK(cudaMemsetAsync(y.data(), 0xff, y.size() * 2, stream));
+      WARPROLL_CUDA_CHECK(cudaGraphLaunch(executable, stream));
+      WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream));
+      const auto bits = y.to_host();
+      if (i == 0) {
+        first = bits;
+        for (const uint16_t v : bits) ASSERT_TRUE(std::isfinite(bf16_to_f32(v)));
+      }
+      ASSERT_EQ(bits, first) << "replay " << i << ", T " << tokens;
+    }
+    WARPROLL_CUDA_CHECK(cudaGraphExecDestroy(executable));
+    WARPROLL_CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  WARPROLL_CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
+  const auto message = [](const StreamLinearParams& p) -> std::string {
+    try {
+      stream_linear(p, nullptr);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  };
+  StreamLinearParams p;
+  p.weight = {TileFormat::kF16, nullptr, 1, 2, 48};
+  p.num_tokens = 3;
+  EXPECT_NE(message(p).find("columns a multiple of 32"), std::string::npos);
+  p.weight.cols = 64;
+  EXPECT_NE(message(p).find("wanted either x with its scales or x_bf16"), std::string::npos);
+  p.num_tokens = 0;
+  EXPECT_EQ(message(p), "nothing thrown");
+}
+
+}  // namespace
+}  // namespace warproll
