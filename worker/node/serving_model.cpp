@@ -103,9 +103,9 @@ Result<WeightSetPtr> load_random_weight_set(const RandomModel& random, const Mod
                                device.description);
   }
   WeightArenas arenas(0, device.arenas);  // the staged weights outlive it
-  WARPROLL_TRY_ASSIGN(staged, load_random_model(random, 1,
-                                                make_layout_function(false, std::nullopt, true),
-                                                arenas));
+  WARPROLL_TRY_ASSIGN(
+      staged,
+      load_random_model(random, 1, make_layout_function(false, std::nullopt, true), arenas));
   return make_weight_set(staged, device);
 }
 

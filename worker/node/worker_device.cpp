@@ -56,7 +56,8 @@ Status WorkerNode::plan_memory() {
       kv_block_bytes(model, config_.engine.kv_block_tokens, device_.runner.kv_value_bytes);
   if (!device_.on_gpu()) {
     if (wanted == 0) {
-      return invalid_argument("engine.kv_memory_mb is 0 (what the GPU has left), wanted a size on a CPU");
+      return invalid_argument(
+          "engine.kv_memory_mb is 0 (what the GPU has left), wanted a size on a CPU");
     }
     num_kv_blocks_ = static_cast<int32_t>(
         std::min<uint64_t>(wanted / static_cast<uint64_t>(block_bytes), kMaxBlocks));
@@ -76,8 +77,7 @@ Status WorkerNode::plan_memory() {
   MemoryNeeds needs;
   needs.free_bytes = free_gpu_bytes(device_);
   needs.arena_bytes = layout->total_bytes;
-  needs.workspace_bytes =
-      workspace_bytes(device_, model, backend_sizes(engine_config(), model));
+  needs.workspace_bytes = workspace_bytes(device_, model, backend_sizes(engine_config(), model));
   needs.receive_bytes = receive_bytes(*layout);
   needs.kv_block_bytes = static_cast<uint64_t>(block_bytes);
   needs.wanted_kv_bytes = wanted;
@@ -106,9 +106,9 @@ uint64_t WorkerNode::receive_bytes(const ArenaLayout& layout) const {
 Result<InstallReport> WorkerNode::install(const StagedWeightsPtr& staged) {
   WARPROLL_TRY_ASSIGN(weights, make_weight_set(staged, device_));
   if (prepare_weights_) prepare_weights_(*weights);
-  const Result<SwapReport> swap = engine_->install_weights(
-      std::move(weights), std::chrono::steady_clock::now() + kLongestStep,
-      [this, staged] { serve_from(device_, *staged); });
+  const Result<SwapReport> swap =
+      engine_->install_weights(std::move(weights), std::chrono::steady_clock::now() + kLongestStep,
+                               [this, staged] { serve_from(device_, *staged); });
   // The flip may still come after that: what is served would no longer be what is reported.
   if (swap.status().code() == StatusCode::kDeadlineExceeded) fail(swap.status());
   WARPROLL_TRY(swap.status());
@@ -121,6 +121,5 @@ Result<InstallReport> WorkerNode::install(const StagedWeightsPtr& staged) {
                " us with " + std::to_string(report.in_flight_sequences) + " sequences in flight");
   return report;
 }
-
 
 }  // namespace warproll

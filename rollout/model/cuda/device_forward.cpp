@@ -14,6 +14,7 @@
 #include "kernels/step/linear.h"
 #include "kernels/step/qkv_finish.h"
 #include "kernels/step/sample.h"
+#include "kernels/step/stream_linear.h"
 #include "rollout/model/cuda/forward_workspace.h"
 
 namespace warproll {
@@ -73,8 +74,19 @@ class DeviceForward::Step {
                 stream_);
   }
 
-  void linear(const uint16_t* x, const TileMatrix& weight, int32_t rows, uint16_t* y,
-              float* y_f32) const {
+  // x as tiles where the norm before wrote them, else as rows.
+  void linear(const TileActivations& tiles, const uint16_t* x, const TileMatrix& weight,
+              int32_t rows, uint16_t* y, float* y_f32) const {
+    if (options_.batch_invariant || rows <= kStreamLinearTokens) {
+      stream_linear({.x = tiles,
+                     .x_bf16 = tiles.values == nullptr ? x : nullptr,
+                     .weight = weight,
+                     .y = y,
+                     .y_f32 = y_f32,
+                     .num_tokens = rows},
+                    stream_);
+      return;
+    }
     step_linear({.x = x,
                  .weight = weight,
                  .workspace = space_.linear,
@@ -86,7 +98,7 @@ class DeviceForward::Step {
   }
 
   void attention(const DeviceLayerWeights& w, int32_t layer) const {
-    linear(space_.normed, w.qkv, shape_.num_tokens, space_.qkv, nullptr);
+    linear(space_.normed_tile, space_.normed, w.qkv, shape_.num_tokens, space_.qkv, nullptr);
     qkv_finish({.qkv = space_.qkv,
                 .q_norm = w.q_norm,
                 .k_norm = w.k_norm,
@@ -126,7 +138,7 @@ class DeviceForward::Step {
                      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                      .indices_are_older = true},
                     stream_);
-    linear(space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
+    linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
   }
 
   void moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
@@ -143,7 +155,7 @@ class DeviceForward::Step {
          .topk_ids = topk_ids,
          .topk_weights = space_.topk_weights,
          .lists = space_.lists,
-         .x_tile = space_.normed_tile,
+         .x_tile = {},  // the norm wrote them
          .num_tokens = shape_.num_tokens,
          .hidden_size = config_.hidden_size,
          .num_experts = config_.num_experts,
@@ -203,6 +215,7 @@ class DeviceForward::Step {
   void logits() const {
     if (shape_.num_logits == 0) return;
     const uint16_t* x = space_.normed;
+    TileActivations tiles = space_.normed_tile;
     if (!shape_.decode_only) {
       gather_rows({.x = space_.normed,
                    .rows = inputs_.logits_rows,
@@ -211,8 +224,9 @@ class DeviceForward::Step {
                    .width = config_.hidden_size},
                   stream_);
       x = space_.logits_hidden;
+      tiles = {};
     }
-    linear(x, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
+    linear(tiles, x, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
     if (!shape_.sampled) return;
     sample_tokens({.logits = space_.logits,
                    .rows = inputs_.rows,
