@@ -7,10 +7,12 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/sampling.h"
 #include "rollout/engine/engine_config.h"
 #include "rollout/model/forward.h"
+#include "rollout/model/op_time.h"
 #include "rollout/model/weights.h"
 
 namespace warproll {
@@ -32,6 +34,8 @@ struct ModelBackend {
                      bool fed, bool want_routes)>
       launch;
   std::function<void(std::span<SampledToken> sampled, ForwardOutput&)> collect;
+  // What each op took in the steps since the last call, of a backend made to measure it. Null: none is.
+  std::function<std::vector<OpTime>()> take_op_times;
   // Whatever can be made ready for weights before the first step under them. From any thread while
   // the engine runs. Null: nothing.
   std::function<void(const WeightSet&)> prepare;

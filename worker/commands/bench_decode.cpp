@@ -42,6 +42,7 @@ struct DecodeCase {
   bool uniform = false;
 };
 struct DecodeRow {
+  std::vector<OpTime> ops;
   double tokens_per_s = 0;
   double ms_per_step = 0;
   double prefill_tokens_per_s = 0;
@@ -66,7 +67,8 @@ std::shared_ptr<const std::vector<int32_t>> prompt_of(int32_t sequence, int32_t 
 
 Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, const DecodeCase& what,
                                                 const Options& options, const ModelRunner& runner,
-                                                const std::shared_ptr<RouteCount>& routes) {
+                                                const std::shared_ptr<RouteCount>& routes,
+                                                std::function<std::vector<OpTime>()>& op_times) {
   const int32_t tokens = options.tokens + kWarmUpSteps + 1;
   EngineParts parts;
   parts.config.max_running_sequences = what.batch;
@@ -78,6 +80,7 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, con
   parts.config.num_blocks = what.batch * ((what.context + tokens) / options.block_tokens + 2);
   parts.backend =
       runner.make_backend(weights->config, backend_sizes(parts.config, weights->config));
+  op_times = parts.backend.take_op_times;
   if (parts.backend.launch) {
     parts.backend = with_routing(std::move(parts.backend), weights->config, what.uniform, routes);
   }
@@ -97,7 +100,8 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, con
 Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
                           const Options& options, const ModelRunner& runner, StopSignal& stop) {
   const auto routes = std::make_shared<RouteCount>();
-  WARPROLL_TRY_ASSIGN(engine, make_engine(weights, what, options, runner, routes));
+  std::function<std::vector<OpTime>()> take_op_times;
+  WARPROLL_TRY_ASSIGN(engine, make_engine(weights, what, options, runner, routes, take_op_times));
   DecodeRow row;
   Clock::time_point start = Clock::now();
   // Until every sequence has its first token: all prompts are in the KV cache.
@@ -110,6 +114,7 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
       static_cast<double>(engine->stats().forwarded_tokens) / seconds_since(start);
   for (int32_t i = 0; i < kWarmUpSteps; ++i) engine->step(Clock::now());
   *routes = {};
+  if (take_op_times) static_cast<void>(take_op_times());
   const EngineStats before = engine->stats();
   start = Clock::now();
   while (engine->num_live() > 0) {
@@ -121,6 +126,7 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
   row.tokens_per_s = static_cast<double>(after.sampled_tokens - before.sampled_tokens) / seconds;
   row.ms_per_step = 1000 * seconds / static_cast<double>(after.num_steps - before.num_steps);
   row.distinct_experts = routes->mean();
+  if (take_op_times) row.ops = take_op_times();
   return row;
 }
 
@@ -164,6 +170,10 @@ void report(const Options& options, const ModelDevice& device, const WeightSet& 
       cells.push_back(cell);
   } else {
     cells.insert(cells.end(), 4, "-");
+  }
+  for (const OpTime& op : row.ops) {
+    json["op_us"][op.name] = op.us;
+    std::fprintf(stderr, "%-12s %9.1f us a step\n", op.name.c_str(), op.us);
   }
   table.add(std::move(cells));
   rows.push_back(std::move(json));
@@ -261,6 +271,8 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   add_device_options(*decode, options->device);
   decode->add_flag("--batch-invariant", options->device.batch_invariant,
                    "the same bits for prefill in any batch");
+  decode->add_flag("--ops", options->device.time_ops,
+                   "what each op takes, one after the other and without graphs (GPU)");
   decode->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");
   decode->add_flag("--json", options->json, "JSON rows");
   decode->callback([&context, options] { context.exit_code = run_decode(*options, context); });

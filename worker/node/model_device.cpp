@@ -56,7 +56,9 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   use_gpu(gpu.index);
   ModelDevice device;
   WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
-  device.runner = cuda_runner({options.batch_invariant, moe_path});
+  device.runner = cuda_runner({.batch_invariant = options.batch_invariant,
+                               .moe_path = moe_path,
+                               .time_ops = options.time_ops});
   device.gpu_index = gpu.index;
   device.batch_invariant = options.batch_invariant;
   WARPROLL_TRY_ASSIGN(arenas, make_cuda_arena_device({.device = gpu.index}));

@@ -34,13 +34,19 @@ DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBacken
   return forward;
 }
 
+DeviceForwardOptions with_timer(DeviceForwardOptions options, OpTimer* timer) {
+  options.timer = timer;
+  return options;
+}
+
 class CudaBackend {
  public:
   CudaBackend(const ModelConfig& config, const BackendSizes& sizes,
               const CudaBackendOptions& options)
       : config_(config),
         options_(options),
-        forward_options_(forward_options(sizes, options)),
+        timer_(options.time_ops ? std::make_unique<OpTimer>() : nullptr),
+        forward_options_(with_timer(forward_options(sizes, options), timer_.get())),
         kv_(config, sizes.num_blocks, sizes.block_tokens),
         forward_(config, forward_options_),
         inputs_(config.num_moe_layers(), config.num_experts_per_tok, forward_options_.largest),
@@ -100,6 +106,11 @@ class CudaBackend {
     kv_.copy_block(from_block, to_block, stream_.get());
   }
 
+  std::vector<OpTime> take_op_times() {
+    use_device();
+    return timer_->take();
+  }
+
   void prepare(const WeightSet& weights) {
     use_device();
     graphs_.prepare(device_weights(weights));
@@ -153,7 +164,7 @@ class CudaBackend {
     shape.fed = fed;
     inputs_.pack(batch, shape, rows);
     inputs_.upload(stream_.get());
-    if (options_.use_graphs && shape.decode_only) {
+    if (options_.use_graphs && timer_ == nullptr && shape.decode_only) {
       graphs_.graph(shape, on_device).launch(stream_.get());
     } else {
       forward_.enqueue(shape, inputs_.at(shape), on_device, kv_, stream_.get());
@@ -205,6 +216,7 @@ class CudaBackend {
 
   const ModelConfig config_;
   const CudaBackendOptions options_;
+  const std::unique_ptr<OpTimer> timer_;
   const DeviceForwardOptions forward_options_;
   int device_ = 0;
   CudaStream stream_;
@@ -240,6 +252,7 @@ ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& si
   backend.copy_block = [device](int32_t from_block, int32_t to_block) {
     device->copy_block(from_block, to_block);
   };
+  if (options.time_ops) backend.take_op_times = [device] { return device->take_op_times(); };
   backend.prepare = [device](const WeightSet& weights) { device->prepare(weights); };
   return backend;
 }

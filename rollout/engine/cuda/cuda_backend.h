@@ -17,6 +17,7 @@ struct CudaBackendOptions {
   MoePath moe_path = MoePath::kAuto;
   bool use_graphs = true;
   bool capture_router_logits = false;
+  bool time_ops = false;  // ModelBackend::take_op_times; steps are slower and use no graphs
 };
 
 // Lives as long as the backend's copies. Uses the calling thread's current device, and sets it on

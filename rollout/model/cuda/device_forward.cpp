@@ -34,6 +34,7 @@ class DeviceForward::Step {
         stream_(stream) {}
 
   void run() {
+    if (options_.timer != nullptr) options_.timer->begin_step(stream_);
     static_assert(offsetof(SampledToken, token_id) == 0 && sizeof(SampledToken) % 4 == 0);
     embed({.token_ids = shape_.fed ? &space_.sampled->token_id : inputs_.token_ids,
            .token_stride = shape_.fed ? int32_t{sizeof(SampledToken) / sizeof(int32_t)} : 1,
@@ -41,6 +42,7 @@ class DeviceForward::Step {
            .hidden = space_.hidden,
            .num_tokens = shape_.num_tokens},
           stream_);
+    mark("embed");
     int32_t moe_layer = 0;
     const uint16_t* addend = nullptr;
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -60,6 +62,10 @@ class DeviceForward::Step {
   }
 
  private:
+  void mark(const char* op) const {
+    if (options_.timer != nullptr) options_.timer->mark(op, stream_);
+  }
+
   void add_and_norm(const uint16_t* addend, const std::byte* weight) const {
     add_rmsnorm({.hidden = space_.hidden,
                  .addend = addend,
@@ -72,6 +78,7 @@ class DeviceForward::Step {
                  .num_tokens = shape_.num_tokens,
                  .hidden_size = config_.hidden_size},
                 stream_);
+    mark("add_rmsnorm");
   }
 
   // x as tiles where the norm before wrote them, else as rows.
@@ -99,6 +106,7 @@ class DeviceForward::Step {
 
   void attention(const DeviceLayerWeights& w, int32_t layer) const {
     linear(space_.normed_tile, space_.normed, w.qkv, shape_.num_tokens, space_.qkv, nullptr);
+    mark("qkv");
     qkv_finish({.qkv = space_.qkv,
                 .q_norm = w.q_norm,
                 .k_norm = w.k_norm,
@@ -118,6 +126,7 @@ class DeviceForward::Step {
                 .num_kv_heads = config_.num_kv_heads,
                 .head_dim = config_.head_dim},
                stream_);
+    mark("qkv_finish");
     paged_attention({.q = space_.q,
                      .k_cache = kv_.k(layer),
                      .v_cache = kv_.v(layer),
@@ -138,7 +147,9 @@ class DeviceForward::Step {
                      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                      .indices_are_older = true},
                     stream_);
+    mark("attention");
     linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
+    mark("o");
   }
 
   void moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
@@ -162,6 +173,7 @@ class DeviceForward::Step {
          .top_k = config_.num_experts_per_tok,
          .renormalise = config_.norm_topk_prob},
         stream_);
+    mark("route");
     experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
   }
 
@@ -174,6 +186,7 @@ class DeviceForward::Step {
                         .num_experts = 1,
                         .top_k = 1},
                        stream_);
+    mark("route");
     experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
   }
 
@@ -197,6 +210,7 @@ class DeviceForward::Step {
                           .num_tokens = shape_.num_tokens,
                           .top_k = top_k},
                          stream_);
+      mark("experts");
       return;
     }
     warp_decode({.x = space_.normed_tile,
@@ -209,6 +223,7 @@ class DeviceForward::Step {
                  .num_tokens = shape_.num_tokens,
                  .top_k = top_k},
                 stream_);
+    mark("experts");
   }
 
   // Only the asked rows see the head.
@@ -227,6 +242,7 @@ class DeviceForward::Step {
       tiles = {};
     }
     linear(tiles, x, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
+    mark("lm_head");
     if (!shape_.sampled) return;
     sample_tokens({.logits = space_.logits,
                    .rows = inputs_.rows,
@@ -234,6 +250,7 @@ class DeviceForward::Step {
                    .num_rows = shape_.num_logits,
                    .vocab_size = config_.vocab_size},
                   stream_);
+    mark("sample");
   }
 
   const ModelConfig& config_;

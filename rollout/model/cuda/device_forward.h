@@ -19,6 +19,7 @@
 #include "kernels/cuda/stream.h"
 #include "rollout/model/cuda/device_kv_cache.h"
 #include "rollout/model/cuda/device_weights.h"
+#include "rollout/model/cuda/op_timer.h"
 #include "rollout/model/cuda/step_inputs.h"
 
 namespace warproll {
@@ -31,6 +32,7 @@ struct DeviceForwardOptions {
   bool batch_invariant = true;
   MoePath moe_path = MoePath::kAuto;
   bool capture_router_logits = false;  // room for those of every layer
+  OpTimer* timer = nullptr;            // measures every op; outlives the forward pass
 };
 
 // What a step leaves in device memory, until the next one.
