@@ -10,7 +10,8 @@
 // is never written while somebody reads it, and nobody has to be asked.
 //
 // Arenas are in host memory, or in that of an ArenaDevice: then nobody but kernels and the device's
-// own calls may read or write their bytes.
+// own calls may read or write their bytes, and who enqueued a kernel that reads holds its
+// StagedWeightsPtr until that kernel has ended.
 //
 // Memory (W4): two arenas, each as large as the largest version it held. An arena that is too small
 // is released before its larger one is allocated, so there are never three.

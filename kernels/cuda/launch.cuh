@@ -39,16 +39,22 @@ class LaunchConfig {
     a.val.clusterDim = {ctas, 1, 1};
   }
 
+  // How many of this launch's clusters the GPU holds at once: SMs of one GPC, of which some have fewer.
+  template <class... Params>
+  int max_active_clusters(void (*kernel)(Params...)) {
+    allow_shared(kernel);
+    int count = 0;
+    WARPROLL_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config_));
+    return count;
+  }
+
   // All of an SM's L1 that can be shared memory is. Kernels of a chain agree on it: an SM changes its
   // split only when it is empty, so one that differs could not start early.
   void all_shared() { all_shared_ = true; }
 
   template <class... Params, class... Args>
   void run(void (*kernel)(Params...), const Args&... args) {
-    if (config_.dynamicSmemBytes > 48 * 1024) {
-      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(config_.dynamicSmemBytes)));
-    }
+    allow_shared(kernel);
     if (all_shared_) {
       WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(
           kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
@@ -57,6 +63,14 @@ class LaunchConfig {
   }
 
  private:
+  template <class Kernel>
+  void allow_shared(Kernel kernel) const {
+    if (config_.dynamicSmemBytes > 48 * 1024) {
+      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(config_.dynamicSmemBytes)));
+    }
+  }
+
   cudaLaunchConfig_t config_ = {};
   cudaLaunchAttribute attributes_[2] = {};
   bool all_shared_ = false;

@@ -9,6 +9,9 @@
 // row's bits depend on nothing but the row.
 // Waits for the previous kernel before it reads anything but the weight; programmatic dependent
 // launch; no host synchronisation, can be captured.
+// The next kernel may start before this one has waited. So what that one reads before its own wait
+// (weights, positions) must be older than the last kernel that waits before it lets others start, as
+// embed and gate_up do, or than a copy.
 // Thread: any, one stream. Errors: std::invalid_argument, CudaError.
 #pragma once
 

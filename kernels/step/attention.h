@@ -60,7 +60,7 @@ struct PagedAttentionParams {
   int32_t blocks_per_sequence = 0;  // P; every position < P * bt
   float scale = 1.0f;               // > 0; 1 / sqrt(D)
   // positions, cu_seqlens_q and block_table were complete before the stream's previous kernel
-  // started, so they may be read before it ends.
+  // started, so they may be read before it ends. (qkv_finish.h says when that is so.)
   bool indices_are_older = false;
   // Only with indices_are_older: so were K and V of all positions before the new one, of the sequences
   // of one new token. (A step writes their new token's, and nothing that they share with others.)

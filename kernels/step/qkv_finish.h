@@ -7,6 +7,9 @@
 // rounding to BF16 (kernels/rope.h): the same bits, sums included. Two tokens with one slot: either's.
 // Waits for the previous kernel before it reads anything but the norms' weights; programmatic
 // dependent launch; no host synchronisation, can be captured.
+// The next kernel may start before this one has waited. So what that one reads before its own wait
+// (weights, positions) must be older than the last kernel that waits before it lets others start, as
+// embed and gate_up do, or than a copy.
 // Thread: any, one stream. Errors: std::invalid_argument, CudaError.
 #pragma once
 

@@ -11,10 +11,11 @@
 // 2^15, so a BF16 value is exact in it either way (down to 2^-24 of 2^15 or of the largest).
 //
 // The order of every sum depends on the columns alone: two halves of the columns; in each, block b of
-// 32 belongs to chain b mod 8, chains are added in order; then the halves. A token's bits depend on
-// its row alone, the same for every T: batch-invariant. Any T: tokens go in groups of up to 64, and W
-// is read again for every group when an SM's share of it does not fit its shared memory. From about
-// kStreamLinearTokens on step_linear (linear.h) is faster.
+// 32 belongs to chain b mod 8; chains 0 .. 3 and 4 .. 7 are added in order, then these two, then the
+// halves. A token's bits depend on its row alone, the same for every T: batch-invariant. Any T: tokens
+// go in groups of up to 64, and W is read again for every group when an SM's share of it does not fit
+// its shared memory. step_linear (linear.h) has other bits; it is faster for lm_head from about 40 tokens
+// on, for QKV and O above 256 (docs/benchmarks/step.md).
 // One kernel; no host synchronisation, no allocation; can be captured. Tolerance to F64:
 // 2e-6 * sum |w x|, and y's rounding.
 // Thread: any, one stream. Errors: std::invalid_argument, CudaError.
@@ -36,7 +37,6 @@ struct StreamLinearParams {
   float* y_f32 = nullptr;  // [T, rows], 16-byte aligned; written instead of y when not null
   int32_t num_tokens = 0;  // T, 0 .. 8192; 0 is a no-op
 };
-inline constexpr int32_t kStreamLinearTokens = 64;
 void stream_linear(const StreamLinearParams& params, cudaStream_t stream);
 
 }  // namespace warproll

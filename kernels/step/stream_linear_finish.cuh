@@ -6,8 +6,8 @@
 namespace warproll::stream_linear_detail {
 
 // Adds the chains of every tile in order and stores the outputs, a token tile at a time: a lane has
-// four rows of one token. kSplit 2: a CTA has the sums of its half of the columns. Half of a group's
-// token tiles are its own; it sends its sums of the others to the other CTA, and adds what comes.
+// four rows of one token. In a cluster a CTA has the sums of its part of the columns. An equal share of
+// a group's token tiles is its own; it sends its sums of the others to their CTAs, and adds what comes.
 template <class S>
 class Finisher {
  public:
@@ -18,41 +18,43 @@ class Finisher {
     for (int group = 0; group < p_.num_groups; ++group) {
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        token_[i] = (group * S::kTokenTiles + own_tile(i)) * 8 + in_tile_;
+        token_[i] = (group * S::kTokenTiles + tile_of(rank_, i)) * 8 + in_tile_;
         scale_[i] = 1.0f;
         if (!S::kBf16 && token_[i] < p_.num_tokens) scale_[i] = p_.x_scales[token_[i]];
       }
       for (int tile = worker<S>(); tile < p_.weight.num_tiles; tile += workers<S>()) {
         finish(tile);
       }
-      if constexpr (S::kSplit == 2) complete();
+      if constexpr (S::kSplit > 1) complete();
     }
   }
 
  private:
-  static constexpr int kOwn =
-      S::kTokenTiles / S::kSplit / S::kFinishers;  // token tiles of this warp
+  static constexpr int kOwn = S::kOwn;
 
-  __device__ __forceinline__ int own_tile(int i) const {
-    return first_half<S>() * (S::kTokenTiles / S::kSplit) + finisher_ * kOwn + i;
+  // Token tile i of the warp of our number in CTA `rank`.
+  __device__ __forceinline__ int tile_of(int rank, int i) const {
+    return rank * (S::kTokenTiles / S::kSplit) + finisher_ * kOwn + i;
   }
 
   __device__ __forceinline__ void finish(int tile) {
     ptx::mbarrier_wait(shared_.slot_full(slot_.index), slot_.parity);
     const float* slot = shared_.slots + slot_.index * S::kSlotFloats;
     const uint2 scales = reinterpret_cast<const uint2*>(slot + S::kSumFloats)[lane_ % 4];
-    float4 sums[kOwn], others[kOwn];
+    float4 sums[kOwn];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) sums[i] = sum_of_chains(slot, own_tile(i));
+    for (int i = 0; i < kOwn; ++i) sums[i] = sum_of_chains(slot, tile_of(rank_, i));
     if constexpr (S::kSplit == 1) {
       arrive_with_warp(shared_.slot_empty(slot_.index));
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) store(tile, i, sums[i], scales);
     } else {
+      float4 others[S::kSplit - 1][kOwn];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        const int distance = (first_half<S>() == 0 ? 1 : -1) * S::kTokenTiles / 2;
-        others[i] = sum_of_chains(slot, own_tile(i) + distance);
+      for (int r = 1; r < S::kSplit; ++r) {
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i)
+          others[r - 1][i] = sum_of_chains(slot, tile_of(rank_ ^ r, i));
       }
       arrive_with_warp(shared_.slot_empty(slot_.index));
       send(others);
@@ -65,49 +67,63 @@ class Finisher {
     slot_.advance();
   }
 
+  // The chains of a quarter in order, quarters in pairs, halves.
   __device__ __forceinline__ float4 sum_of_chains(const float* slot, int token_tile) const {
+    constexpr int kQuarters = S::kHalves * S::kChainsOfCta / kQuarter;
     const float* from = slot + (token_tile * 8 + in_tile_) * kTileFloats + lane_ % 4 * 4;
-    float4 sum = {};
+    float4 quarters[4] = {};
 #pragma unroll
-    for (int h = 0; h < S::kHalves; ++h) {
-      float4 half = {};
+    for (int q = 0; q < kQuarters; ++q) {
 #pragma unroll
-      for (int c = 0; c < kChains; ++c) {
+      for (int c = 0; c < kQuarter; ++c) {
         const float4 v = *reinterpret_cast<const float4*>(
-            from + (h * kChains + c) * S::kTokenTiles * 8 * kTileFloats);
-        half = c == 0 ? v : add(half, v);
+            from + (q * kQuarter + c) * S::kTokenTiles * 8 * kTileFloats);
+        quarters[q] = c == 0 ? v : add(quarters[q], v);
       }
-      sum = h == 0 ? half : add(sum, half);
     }
-    return sum;
+    if constexpr (kQuarters == 1) return quarters[0];
+    if constexpr (kQuarters == 2) return add(quarters[0], quarters[1]);
+    return add(add(quarters[0], quarters[1]), add(quarters[2], quarters[3]));
   }
 
-  // The two CTAs' warps of the same number are partners. `received` has the places of the slots.
-  __device__ __forceinline__ float4* received(int place, int i) const {
-    return shared_.received + ((place * S::kFinishers + finisher_) * kOwn + i) * 32 + lane_;
+  // The CTAs' warps of the same number are partners. `received` has the places of the slots.
+  __device__ __forceinline__ float4* received(int place, int source, int i) const {
+    return shared_.received +
+           (((place * S::kSplit + source) * S::kFinishers + finisher_) * kOwn + i) * 32 + lane_;
   }
-  __device__ __forceinline__ void send(const float4 (&sums)[kOwn]) const {
-    const uint32_t other = ptx::cluster_rank() ^ 1;
+  __device__ __forceinline__ void send(
+      const float4 (&sums)[std::max(S::kSplit - 1, 1)][kOwn]) const {
     ptx::mbarrier_wait(shared_.may_send(slot_.index), slot_.parity ^ 1);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      ptx::store_to_cluster(
-          ptx::address_in_cluster(ptx::shared_address(received(slot_.index, i)), other), sums[i],
-          ptx::address_in_cluster(shared_.arrived(slot_.index), other));
+    for (int r = 1; r < S::kSplit; ++r) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        ptx::store_to_cluster(ptx::address_in_cluster(
+                                  ptx::shared_address(received(slot_.index, rank_, i)), rank_ ^ r),
+                              sums[r - 1][i],
+                              ptx::address_in_cluster(shared_.arrived(slot_.index), rank_ ^ r));
+      }
     }
   }
-  // The tile before, with the other CTA's half: a tile later, so that it is there by then.
+  // The tile before, with the other CTAs' parts: a tile later, so that they are there by then.
   __device__ __forceinline__ void complete() {
     if (kept_tile_ < 0) return;
     const uint32_t arrived = shared_.arrived(receive_.index);
-    if (lane_ == 0) ptx::mbarrier_arrive_expect(arrived, kOwn * 32 * 16);
+    if (lane_ == 0) ptx::mbarrier_arrive_expect(arrived, (S::kSplit - 1) * kOwn * 32 * 16);
     ptx::mbarrier_wait(arrived, receive_.parity);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) kept_[i] = add(kept_[i], *received(receive_.index, i));
+    for (int i = 0; i < kOwn; ++i) {
+      float4 parts[S::kSplit];
+#pragma unroll
+      for (int r = 0; r < S::kSplit; ++r)
+        parts[r] = r == rank_ ? kept_[i] : *received(receive_.index, r, i);
+      kept_[i] = add(parts[0], parts[1 % S::kSplit]);
+      if constexpr (S::kSplit == 4) kept_[i] = add(kept_[i], add(parts[2], parts[3]));
+    }
     __syncwarp();
-    if (lane_ == 0) {
+    if (lane_ > 0 && lane_ < S::kSplit) {
       ptx::arrive_in_cluster(
-          ptx::address_in_cluster(shared_.may_send(receive_.index), ptx::cluster_rank() ^ 1));
+          ptx::address_in_cluster(shared_.may_send(receive_.index), rank_ ^ lane_));
     }
     receive_.advance();
 #pragma unroll
@@ -141,6 +157,7 @@ class Finisher {
   const Shared<S>& shared_;
   const int finisher_;
   const int lane_ = static_cast<int>(threadIdx.x) % 32;
+  const int rank_ = S::kSplit == 1 ? 0 : static_cast<int>(ptx::cluster_rank());
   const int in_tile_ = lane_ / 8 + lane_ / 4 % 2 * 4;  // so that eight lanes read all banks
   RingPlace slot_{.size = kSlots}, receive_{.size = kSlots};
   int token_[kOwn];  // whose rows this lane finishes

@@ -57,7 +57,7 @@ class Multiplier {
   __device__ __forceinline__ void run() {
     for (int group = 0; group < p_.num_groups; ++group) {
       x_.read(p_, (group * S::kTokenTiles + token_warp_ * S::kTilesOfWarp) * 8,
-              first_half<S>() + my_half_, chain_);
+              first_half<S>() + my_half_, first_chain<S>() + chain_);
       if (p_.resident) {
         ring_ = {.size = p_.num_stages};
         if (my_half_ == 1) ring_.advance();
@@ -83,7 +83,8 @@ class Multiplier {
           const std::byte* stage = landed();
 #pragma unroll
           for (int s = 0; s < S::kSteps; ++s) {
-            multiply_block(stage + (s * kChains + chain_) * S::kBlockBytes, h, step + s, 0, sums);
+            multiply_block(stage + (s * S::kChainsOfCta + chain_) * S::kBlockBytes, h, step + s, 0,
+                           sums);
           }
           if (last_half && step + S::kSteps == S::kHalfSteps) row_scales = scales_of(stage);
           release();
@@ -103,11 +104,11 @@ class Multiplier {
         }
       }
       if (h == 0) ptx::mbarrier_wait(shared_.slot_empty(slot_.index), slot_.parity ^ 1);
-      float* to =
-          slot +
-          (((my_half_ + h) * kChains + chain_) * S::kTokenTiles + token_warp_ * S::kTilesOfWarp) *
-              8 * kTileFloats +
-          lane_ % 4 * 2 * kTileFloats + lane_ / 4;
+      float* to = slot +
+                  (((my_half_ + h) * S::kChainsOfCta + chain_) * S::kTokenTiles +
+                   token_warp_ * S::kTilesOfWarp) *
+                      8 * kTileFloats +
+                  lane_ % 4 * 2 * kTileFloats + lane_ / 4;
 #pragma unroll
       for (int i = 0; i < S::kTilesOfWarp; ++i, to += 8 * kTileFloats) {
         to[0] = sums[i][0] * x_.scale(h, i, 0);
@@ -145,10 +146,12 @@ class Multiplier {
   const Params& p_;
   const Shared<S>& shared_;
   const int lane_ = static_cast<int>(threadIdx.x) % 32;
-  const int chain_ = static_cast<int>(threadIdx.x) / 32 % kChains;
-  const int token_warp_ = S::kTokenWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / 32 / kChains;
+  const int chain_ = static_cast<int>(threadIdx.x) / 32 % S::kChainsOfCta;
+  const int token_warp_ =
+      S::kTokenWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / 32 / S::kChainsOfCta;
   // The first half of this warp, counted in the CTA.
-  const int my_half_ = S::kHalfWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / 32 / kChains;
+  const int my_half_ =
+      S::kHalfWarps == 1 ? 0 : static_cast<int>(threadIdx.x) / 32 / S::kChainsOfCta;
   Activations<S> x_;
   RingPlace ring_, slot_{.size = kSlots};
 };

@@ -12,13 +12,15 @@
 namespace warproll::stream_linear_detail {
 
 inline constexpr int kChains = 8;  // of a half of the columns; a warp each
+inline constexpr int kQuarter = kChains / 2;
 inline constexpr int kMaxStages = 12;
 inline constexpr int kTileFloats = 20;  // of a token in a slot: sixteen rows, padded for the banks
 inline constexpr int kSlots = 2;        // tiles between the multiplying and the finishing warps
 
 // kHalfSteps: how many blocks of each half a warp has, when that is the same for all and their
 // activations fit into registers; 0: any number, activations are read again for every tile.
-// kSplit: 2: each half of the columns has a CTA of its own, two make a cluster; 1: no clusters.
+// kSplit: 2: each half of the columns has a CTA of its own, two make a cluster; 4: so has each half of
+// a half's chains; 1: no clusters. More CTAs on a tile read less of x each, but have more to exchange.
 // kTokenTiles: of eight tokens, of a group; kTokenWarps share them. kHalfWarps: 2: each half of the
 // columns has warps of its own; 1: a warp goes through all halves that the CTA has.
 template <TileFormat kFormat_, bool kBf16_, int kHalfSteps_, int kSplit_, int kTokenTiles_,
@@ -32,28 +34,32 @@ struct Shape {
   static constexpr int kTokenWarps = kTokenWarps_;
   static constexpr int kHalfWarps = kHalfWarps_;
   static constexpr int kTilesOfWarp = kTokenTiles / kTokenWarps;
-  static constexpr int kHalves = 2 / kSplit;  // of a CTA
+  static constexpr int kHalves = kSplit == 1 ? 2 : 1;                    // of a CTA
+  static constexpr int kChainsOfCta = kSplit == 4 ? kQuarter : kChains;  // in each
   static constexpr int kHalvesOfWarp = kHalves / kHalfWarps;
-  static constexpr int kWarps = kChains * kTokenWarps * kHalfWarps;  // that multiply
+  static constexpr int kWarps = kChainsOfCta * kTokenWarps * kHalfWarps;  // that multiply
   static constexpr int kLoadWarp = kWarps;
   static constexpr int kFinishers = std::min(kTokenWarps, kTokenTiles / kSplit);
   static constexpr int kThreads = (kWarps + 1 + kFinishers) * 32;
   static constexpr int kBlockBytes = tile_block_bytes(kFormat);
-  static constexpr int kSteps = kFormat == TileFormat::kF16 ? 2 : 4;  // blocks of a warp in a stage
-  static constexpr int kStageBlocks = kSteps * kChains;
+  // Blocks of a warp in a stage.
+  static constexpr int kFullSteps = (kFormat == TileFormat::kF16 ? 2 : 4) * kChains / kChainsOfCta;
+  static constexpr int kSteps = kHalfSteps == 0 ? kFullSteps : std::min(kFullSteps, kHalfSteps);
+  static constexpr int kStageBlocks = kSteps * kChainsOfCta;
   // Behind the blocks of one of a tile's stages its row scales.
   static constexpr int kStageBytes =
       (kStageBlocks * kBlockBytes + kRowScaleBytes + 127) / 128 * 128;
   static constexpr int kScalesAt = kStageBlocks * kBlockBytes;
   // A slot: the sums of a tile, then its row scales.
-  static constexpr int kSumFloats = kHalves * kChains * kTokenTiles * 8 * kTileFloats;
+  static constexpr int kSumFloats = kHalves * kChainsOfCta * kTokenTiles * 8 * kTileFloats;
   static constexpr int kSlotFloats = kSumFloats + kRowScaleBytes / 4;
-  static constexpr int kReceived = kSplit == 2 ? kSlots * kTokenTiles / 2 * 32 : 0;  // float4
+  static constexpr int kOwn = kTokenTiles / kSplit / kFinishers;  // token tiles of a finishing warp
+  static constexpr int kReceived = kSplit == 1 ? 0 : kSlots * kTokenTiles * 32;  // float4
   static constexpr int kBarriers = 2 * kMaxStages + 4 * kSlots;
   static constexpr int kFixedBytes = kSlots * kSlotFloats * 4 + kReceived * 16 + kBarriers * 8;
   static_assert(kHalfSteps % kSteps == 0 && kTokenTiles % kTokenWarps == 0);
   static_assert(kHalfWarps == 1 || (kSplit == 1 && kTokenWarps == 1));
-  static_assert(kSplit == 1 || (kTokenTiles % 2 == 0 && kHalfSteps > 0));
+  static_assert(kSplit == 1 || (kTokenTiles % kSplit == 0 && kHalfSteps > 0));
 };
 
 struct Params {
@@ -71,7 +77,7 @@ template <class S>
 struct Shared {
   std::byte* stages;  // [num_stages][kStageBytes]
   float* slots;       // [kSlots]: [kHalves][kChains][tokens of a group][kTileFloats], row scales
-  float4* received;   // [kSlots][kTokenTiles / 2][32]
+  float4* received;   // [kSlots][kSplit sources][kTokenTiles / kSplit][32]
   uint64_t* barriers;
 
   static int bytes(int num_stages) { return num_stages * S::kStageBytes + S::kFixedBytes; }
@@ -85,7 +91,7 @@ struct Shared {
   __device__ uint32_t empty(int stage) const { return full(kMaxStages + stage); }
   __device__ uint32_t slot_full(int i) const { return full(2 * kMaxStages + i); }
   __device__ uint32_t slot_empty(int i) const { return full(2 * kMaxStages + kSlots + i); }
-  // The other CTA's sums have arrived; the other CTA has read ours.
+  // The other CTAs' sums have arrived; they have read ours.
   __device__ uint32_t arrived(int i) const { return full(2 * kMaxStages + 2 * kSlots + i); }
   __device__ uint32_t may_send(int i) const { return full(2 * kMaxStages + 3 * kSlots + i); }
 
@@ -99,7 +105,7 @@ struct Shared {
       ptx::mbarrier_init(slot_full(i), S::kWarps * kWarpArrivals);
       ptx::mbarrier_init(slot_empty(i), S::kFinishers * kWarpArrivals);
       ptx::mbarrier_init(arrived(i), S::kFinishers);
-      ptx::mbarrier_init(may_send(i), S::kFinishers);
+      ptx::mbarrier_init(may_send(i), std::max(S::kSplit - 1, 1) * S::kFinishers);
     }
     ptx::fence_mbarrier_init();
   }
@@ -116,7 +122,11 @@ __device__ __forceinline__ int workers() {
 }
 template <class S>
 __device__ __forceinline__ int first_half() {
-  return S::kSplit == 2 ? static_cast<int>(ptx::cluster_rank()) : 0;
+  return S::kSplit == 1 ? 0 : static_cast<int>(ptx::cluster_rank()) / (S::kSplit / 2);
+}
+template <class S>
+__device__ __forceinline__ int first_chain() {
+  return S::kSplit == 4 ? static_cast<int>(ptx::cluster_rank()) % 2 * kQuarter : 0;
 }
 
 // The columns as halves, the halves as stages: the last ones may be short, or empty. The stages of a
@@ -164,15 +174,24 @@ __device__ __forceinline__ void load_weights(const Params& p, const Shared<S>& s
 #pragma unroll 1
       for (int i = 0; i < columns.stages_of_tile(); ++i) {
         const int half = first_half<S>() + columns.half_of(i);
-        const int first = columns.first(half) + columns.part_of(i) * S::kStageBlocks;
-        const int blocks = min(S::kStageBlocks, columns.end(half) - first);
+        const int first = columns.first(half) + columns.part_of(i) * S::kSteps * kChains;
+        const int blocks =
+            S::kSplit == 4 ? S::kStageBlocks : min(S::kStageBlocks, columns.end(half) - first);
         const uint32_t bytes = max(blocks, 0) * S::kBlockBytes;
         const bool scales = i == columns.scales_stage();
         const uint32_t barrier = shared.full(ring.index);
         const uint32_t to = ptx::shared_address(shared.stages + ring.index * S::kStageBytes);
         ptx::mbarrier_wait(shared.empty(ring.index), ring.parity ^ 1);
         ptx::mbarrier_arrive_expect(barrier, bytes + (scales ? kRowScaleBytes : 0));
-        if (bytes > 0) ptx::bulk_load(to, record + first * S::kBlockBytes, bytes, barrier, policy);
+        if constexpr (S::kSplit == 4) {  // every second four blocks
+          constexpr int kBytes = kQuarter * S::kBlockBytes;
+          const std::byte* from = record + (first + first_chain<S>()) * S::kBlockBytes;
+#pragma unroll 1
+          for (int step = 0; step < S::kSteps; ++step, from += 2 * kBytes)
+            ptx::bulk_load(to + step * kBytes, from, kBytes, barrier, policy);
+        } else if (bytes > 0) {
+          ptx::bulk_load(to, record + first * S::kBlockBytes, bytes, barrier, policy);
+        }
         if (scales) {
           ptx::bulk_load(to + S::kScalesAt, p.weight.row_scales() + tile * kRowScaleBytes,
                          kRowScaleBytes, barrier, policy);

@@ -28,34 +28,28 @@ Result<DeviceBuffer<std::byte>> try_allocate(uint64_t bytes, const char* what) {
 }
 
 Result<BufferPool::Buffer*> BufferPool::take(uint64_t bytes, cudaStream_t stream) {
-  const std::lock_guard lock(mutex_);
-  Buffer* fits = nullptr;  // the smallest that does, of those that nobody reads any more if any
-  bool fits_idle = false;
-  for (Buffer& buffer : buffers_) {
-    if (buffer.taken || buffer.memory.size() < bytes) continue;
-    const bool idle = buffer.last_use.ended();
-    const bool better =
-        fits == nullptr || (idle != fits_idle ? idle : buffer.memory.size() < fits->memory.size());
-    if (!better) continue;
-    fits = &buffer;
-    fits_idle = idle;
-  }
   const uint64_t size = rounded(bytes);
-  if (fits == nullptr || (!fits_idle && allocated_bytes_ + size <= budget_bytes_)) {
+  const std::lock_guard lock(mutex_);
+  auto fits = free_.lower_bound(size);
+  while (fits != free_.end() && fits->second.empty()) ++fits;
+  const bool close = fits != free_.end() && fits->first / 2 <= size;
+  const bool idle = close && fits->second.front()->last_use.ended();
+  if (fits == free_.end() || (!idle && allocated_bytes_ + size <= budget_bytes_)) {
     WARPROLL_TRY_ASSIGN(memory, try_allocate(size, "buffer for a tensor"));
-    buffers_.push_back({std::move(memory), {}, true});
+    buffers_.push_back({std::move(memory), {}});
     allocated_bytes_ += size;
     return &buffers_.back();
   }
-  fits->taken = true;
-  fits->last_use.hold(stream);
-  return fits;
+  Buffer* const buffer = fits->second.front();
+  fits->second.pop_front();
+  buffer->last_use.hold(stream);
+  return buffer;
 }
 
 void BufferPool::give(Buffer* buffer, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   buffer->last_use.record(stream);
-  buffer->taken = false;
+  free_[buffer->memory.size()].push_back(buffer);
 }
 
 }  // namespace warproll

@@ -1,12 +1,15 @@
-// BufferPool: device buffers for tensors on their way, used again and again. Above `budget_bytes` a
-// buffer is allocated only when none of those there is large enough; below it also when those are
-// still read. All are freed with the pool, after the work that uses them has ended.
+// BufferPool: device buffers for tensors on their way, used again and again, in sizes of powers of two
+// below 64 MiB. Above `budget_bytes` a buffer is allocated only when none of those there is large
+// enough; below it also when those of its size are still read. All are freed with the pool, after the
+// work that uses them has ended.
 // Thread: any.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
+#include <map>
 #include <mutex>
 
 #include "kernels/cuda/device_buffer.h"
@@ -20,7 +23,6 @@ class BufferPool {
   struct Buffer {
     DeviceBuffer<std::byte> memory;
     CudaEvent last_use;
-    bool taken = true;
   };
 
   explicit BufferPool(uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
@@ -33,7 +35,8 @@ class BufferPool {
  private:
   const uint64_t budget_bytes_;
   std::mutex mutex_;
-  std::list<Buffer> buffers_;  // guarded by mutex_, as the next
+  std::list<Buffer> buffers_;                     // guarded by mutex_, as the next
+  std::map<uint64_t, std::deque<Buffer*>> free_;  // by size; the one given longest ago first
   uint64_t allocated_bytes_ = 0;
 };
 

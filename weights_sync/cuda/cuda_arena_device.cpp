@@ -42,10 +42,11 @@ class CudaArenaDevice final : public ArenaDevice {
                                                     std::span<std::byte> arena,
                                                     const Manifest* manifest) override {
     select();
+    WARPROLL_TRY(make_ring());
     return DeviceFiller::create({.device = options_.device,
                                  .buffer_bytes = options_.buffer_bytes,
                                  .streams = streams_,
-                                 .ring = ring(),
+                                 .ring = ring_.get(),
                                  .layout = &layout,
                                  .arena = arena,
                                  .manifest = manifest});
@@ -64,18 +65,25 @@ class CudaArenaDevice final : public ArenaDevice {
  private:
   void select() const { WARPROLL_CUDA_CHECK(cudaSetDevice(options_.device)); }
 
-  StagingRing* ring() {
+  Status make_ring() {
     const std::lock_guard lock(mutex_);
-    if (!ring_) {
+    if (ring_) return ok_status();
+    try {
       ring_ = std::make_unique<StagingRing>(options_.pinned_slots, options_.pinned_slot_bytes);
+    } catch (const CudaError& error) {
+      if (error.code() != cudaErrorMemoryAllocation) throw;
+      cudaGetLastError();  // it is told here
+      return resource_exhausted(std::to_string(options_.pinned_slots) + " page-locked buffers of " +
+                                std::to_string(options_.pinned_slot_bytes) +
+                                " bytes: no memory for them");
     }
-    return ring_.get();
+    return ok_status();
   }
 
   const CudaArenaOptions options_;
   std::vector<CudaStream> streams_;
   std::mutex mutex_;
-  std::unique_ptr<StagingRing> ring_;  // guarded by mutex_; made by the first fill
+  std::unique_ptr<StagingRing> ring_;  // made once, by the first fill, under mutex_
 };
 
 }  // namespace

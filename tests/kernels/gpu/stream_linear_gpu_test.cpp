@@ -151,14 +151,21 @@ TEST(StreamLinearGpu, LargeActivationsDoNotOverflow) {
 
 TEST(StreamLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
   SKIP_WITHOUT_GPU();
-  for (const auto& [rows, cols] : {std::pair{5120, 2048}, {2048, 4096}, {2048, 1024}}) {
+  for (const auto& [rows, cols] :
+       {std::pair{5120, 2048}, {16416, 2048}, {2048, 4096}, {2048, 1024}}) {
     for (const WeightFormat format : kFormats) {
       const RandomExperts experts({rows, cols, 1, 1}, format, 65, /*keep_rows=*/false);
       const auto x = random_x(600, cols, 66);
       for (const bool bf16 : {false, true}) {
         const auto whole = run(experts.down_tiles, x, bf16);
-        for (const auto& [first, count] :
-             {std::pair{0, 1}, {599, 1}, {100, 7}, {250, 64}, {1, 300}, {77, 20}, {31, 8}}) {
+        for (const auto& [first, count] : {std::pair{0, 1},
+                                           {599, 1},
+                                           {100, 7},
+                                           {250, 64},
+                                           {1, 300},
+                                           {77, 20},
+                                           {31, 8},
+                                           {400, 12}}) {
           const std::vector<uint16_t> some(x.begin() + int64_t{first} * cols,
                                            x.begin() + int64_t{first + count} * cols);
           const auto part = run(experts.down_tiles, some, bf16);

@@ -157,6 +157,37 @@ TEST(DeviceFillGpu, what_is_wrong_is_told_in_the_words_of_the_cpu) {
   EXPECT_THAT(filler->put("model.norm.weight", {}).message(), HasSubstr("came before"));
 }
 
+// Rows alone, at odd places, and an alias: what the models' layouts do not have.
+TEST(DeviceFillGpu, rows_lie_where_the_host_has_them_and_aliases_are_compared) {
+  SKIP_WITHOUT_GPU();
+  const ArenaDevicePtr device = make_cuda_arena_device().value();
+  ArenaLayout layout = small_layout();
+  layout.slots[1].shape = {12};
+  layout.slots[1].bytes = 12;
+  layout.slots[1].sources[0].shape = {5};
+  layout.slots[1].sources.push_back(
+      {.tensor_name = "t", .dtype = Dtype::kU8, .shape = {7}, .slot_offset_bytes = 5});
+  layout.total_bytes = 268;
+  const auto fill = [&](WeightFiller& filler, int tied) -> std::string {
+    const std::vector<std::byte> five(5, std::byte{1}), seven(7, std::byte{2});
+    EXPECT_TRUE(filler.put("t", seven).ok());
+    EXPECT_TRUE(filler.put("x.tied", bf16_ramp(tied)).ok());
+    EXPECT_TRUE(filler.put("x.1", bf16_ramp(100)).ok());
+    EXPECT_TRUE(filler.put("x.0", bf16_ramp(1)).ok());
+    EXPECT_TRUE(filler.put("s", five).ok());
+    const auto filled = filler.finish();
+    return filled.ok() ? to_hex(filled->weight_digest) : filled.status().to_string();
+  };
+  for (const int tied : {1, 2}) {
+    std::vector<std::byte> host_arena(layout.total_bytes);
+    ArenaFiller host = ArenaFiller::create(layout, host_arena).value();
+    DeviceArena arena(device, layout.total_bytes);
+    auto filler = device->make_filler(layout, arena.buffer.span(), nullptr).value();
+    EXPECT_EQ(fill(*filler, tied), fill(host, tied));
+    EXPECT_TRUE(equal_bytes(arena.bytes(), host_arena));
+  }
+}
+
 TEST(DeviceFillGpu, two_hundred_fills_leave_no_memory_behind) {
   SKIP_WITHOUT_GPU();
   const ArenaDevicePtr device = make_cuda_arena_device().value();

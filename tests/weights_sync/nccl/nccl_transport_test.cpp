@@ -263,5 +263,14 @@ TEST(NcclTerms, AWorkerRejectsABeginOfAnotherNccl) {
   EXPECT_THAT(route.suits(worker.environment()).message(), HasSubstr("'2.28.9' at the worker"));
 }
 
+TEST(OpenNccl, SaysWhatIsMissing) {
+  const auto opened = open_nccl(1000);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(
+      opened.status().message(),
+      testing::AnyOf(HasSubstr("this build has no nccl transport: it was made without CUDA"),
+                     HasSubstr("GPU 1000: this machine has ")));
+}
+
 }  // namespace
 }  // namespace warproll
