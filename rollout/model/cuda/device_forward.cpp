@@ -19,6 +19,10 @@
 
 namespace warproll {
 
+// Of QKV and O, and of lm_head: up to so many tokens stream_linear is faster than step_linear.
+constexpr int32_t kMaxStreamedTokens = 256;
+constexpr int32_t kMaxStreamedRows = 40;
+
 // One step: the model's ops in order, over the workspace's buffers.
 class DeviceForward::Step {
  public:
@@ -81,10 +85,12 @@ class DeviceForward::Step {
     mark("add_rmsnorm");
   }
 
-  // x as tiles where the norm before wrote them, else as rows.
+  // x as tiles where the norm before wrote them, else as rows. Where bits may depend on the step's size
+  // the grouped product takes what it is faster at (docs/benchmarks/step.md).
   void linear(const TileActivations& tiles, const uint16_t* x, const TileMatrix& weight,
               int32_t rows, uint16_t* y, float* y_f32) const {
-    if (options_.batch_invariant || rows <= kStreamLinearTokens) {
+    const int32_t most = y_f32 == nullptr ? kMaxStreamedTokens : kMaxStreamedRows;
+    if (options_.batch_invariant || rows <= most) {
       stream_linear({.x = tiles,
                      .x_bf16 = tiles.values == nullptr ? x : nullptr,
                      .weight = weight,
@@ -145,7 +151,8 @@ class DeviceForward::Step {
                      .block_tokens = kv_.block_tokens(),
                      .blocks_per_sequence = shape_.blocks_per_sequence,
                      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                     .indices_are_older = true},
+                     .indices_are_older = true,
+                     .past_is_older = true},
                     stream_);
     mark("attention");
     linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);

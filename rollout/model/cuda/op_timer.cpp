@@ -37,7 +37,8 @@ std::vector<OpTime> OpTimer::take() {
     const auto same = std::find_if(times.begin(), times.end(), [&](const OpTime& time) {
       return time.name == marks_[i].second;
     });
-    OpTime& time = same == times.end() ? times.emplace_back(OpTime{.name = marks_[i].second}) : *same;
+    OpTime& time =
+        same == times.end() ? times.emplace_back(OpTime{.name = marks_[i].second}) : *same;
     time.us += 1e3 * static_cast<double>(ms) / num_steps_;
   }
   marks_.clear();
