@@ -68,7 +68,7 @@ struct BroadcasterOptions {
   uint32_t deadline_ms = 600'000;     // from begin_update to the decision
   uint32_t commit_grace_ms = 10'000;  // workers wait that much longer than the decision takes
   uint32_t accept_ms = 10'000;        // longest wait for silent workers before the others start
-  uint32_t regroup_ms = 1'000;        // a later group waits so long for members that were asked
+  uint32_t regroup_ms = 1'000;        // a later group waits so long for those that are coming
   uint32_t group_attempts = 2;        // after so many, a worker is alone in its group
   uint32_t restate_ms = 500;
   uint32_t retry_ms = 500;  // after a failure; doubles up to 32 times that
@@ -209,7 +209,8 @@ class Broadcaster {
   void watch_groups(int64_t now_ms);
   void break_group(const std::shared_ptr<Group>& group, const std::string& why, int64_t now_ms);
   [[nodiscard]] std::string who_left(const std::shared_ptr<Group>& group) const;
-  [[nodiscard]] bool awaits_answer(const Offer& offer, size_t route_index) const;
+  [[nodiscard]] bool awaits_answer(const Offer& offer) const;
+  [[nodiscard]] bool awaits_members(const Offer& offer, size_t route_index, int64_t until_ms) const;
   [[nodiscard]] uint32_t time_left_ms(const Offer& offer, int64_t now_ms) const;
   void restate(Worker& worker, int64_t now_ms);
   void decide(int64_t now_ms);

@@ -17,24 +17,32 @@ uint32_t Broadcaster::time_left_ms(const Offer& offer, int64_t now_ms) const {
   return static_cast<uint32_t>(std::max<int64_t>(1, offer.decide_by_ms - now_ms));
 }
 
-bool Broadcaster::awaits_answer(const Offer& offer, size_t route_index) const {
+bool Broadcaster::awaits_answer(const Offer& offer) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&offer](const auto& entry) {
+    const Worker& worker = entry.second;
+    return worker.live && worker.stage == Stage::kBegun && worker.offer.get() == &offer;
+  });
+}
+
+bool Broadcaster::awaits_members(const Offer& offer, size_t route_index, int64_t until_ms) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const Worker& worker = entry.second;
-    return worker.live && worker.stage == Stage::kBegun && worker.offer.get() == &offer &&
-           (route_index == offer.offer.routes.size() || worker.route_index == route_index);
+    if (!worker.live || worker.offer.get() != &offer || worker.route_index != route_index) {
+      return false;
+    }
+    if (worker.stage == Stage::kBegun) return true;
+    const bool is_idle = worker.stage == Stage::kNone || worker.stage == Stage::kAborting;
+    return is_idle && !serves(worker, offer) && worker.attempts < options_.group_attempts &&
+           worker.retry_at_ms < until_ms;
   });
 }
 
 void Broadcaster::start_accepted(int64_t now_ms) {
   if (!goal()) return;
   Offer& offer = *goal();
-  const size_t num_routes = offer.offer.routes.size();
   const bool is_first = goal() == pending_ && !offer.started;
-  if (is_first && now_ms < offer.begun_ms + options_.accept_ms &&
-      awaits_answer(offer, num_routes)) {
-    return;
-  }
-  for (size_t route = 0; route < num_routes; ++route) {
+  if (is_first && now_ms < offer.begun_ms + options_.accept_ms && awaits_answer(offer)) return;
+  for (size_t route = 0; route < offer.offer.routes.size(); ++route) {
     std::vector<Worker*> together;
     std::vector<Worker*> alone;
     for (auto& [id, worker] : workers_) {
@@ -48,9 +56,8 @@ void Broadcaster::start_accepted(int64_t now_ms) {
     if (together.empty()) continue;
     if (offer.offer.routes[route].group && !is_first) {
       if (offer.gather_since_ms < 0) offer.gather_since_ms = now_ms;
-      if (now_ms < offer.gather_since_ms + options_.regroup_ms && awaits_answer(offer, route)) {
-        continue;
-      }
+      const int64_t until_ms = offer.gather_since_ms + options_.regroup_ms;
+      if (now_ms < until_ms && awaits_members(offer, route, until_ms)) continue;
       offer.gather_since_ms = -1;
     }
     start_members(together, now_ms);

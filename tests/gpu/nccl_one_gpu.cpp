@@ -153,7 +153,7 @@ class Scenario {
   }
 
   void missing_member() {
-    // NCCL 2.28.9 does not close the two sockets it listens on when a rank is aborted while it waits
+    // NCCL 2.28.3 does not close the two sockets it listens on when a rank is aborted while it waits
     // for the others.
     constexpr int kTimes = 3;
     constexpr int32_t kNotClosedByNccl = 2;

@@ -53,11 +53,15 @@ void describe_checkpoints(ConfigVisitor& v, TrainerConfig::Checkpoints& checkpoi
             "weight_version of the first; the next ones count up");
   v.integer("every_samples", checkpoints.every_samples, {1, 9e15},
             "publish the next after this many more trajectories");
-  v.choice("transport", checkpoints.transport, {"tcp", "directory"}, "how the bytes travel");
+  v.choice("transport", checkpoints.transport, {"tcp", "directory", "nccl"},
+           "how the bytes travel");
   v.text("tcp_bind", checkpoints.tcp_bind, "where the bytes are served (tcp)");
   v.text("tcp_advertise", checkpoints.tcp_advertise,
          "that address as the workers see it; empty = as bound");
   v.text("directory", checkpoints.directory, "shared folder (directory)");
+  v.integer("nccl_device", checkpoints.nccl_device, {0, 1023}, "GPU that sends (nccl)");
+  v.integer("nccl_max_ctas", checkpoints.nccl_max_ctas, {1, 64},
+            "thread blocks of a broadcast, on every GPU of the group (nccl)");
   v.integer("bucket_mb", checkpoints.bucket_mb, {1, 4096}, "unit of transfer");
   v.integer("deadline_ms", checkpoints.deadline_ms, {100, 86400000},
             "of one update; slower workers are left behind");

@@ -53,6 +53,8 @@ struct TrainerConfig {
     std::string tcp_bind = "tcp://127.0.0.1:*";
     std::string tcp_advertise;
     std::string directory = "warproll-checkpoints";
+    int64_t nccl_device = 0;
+    int64_t nccl_max_ctas = 4;
     int64_t bucket_mb = 16;
     int64_t deadline_ms = 60000;
     int64_t quorum = 0;

@@ -56,7 +56,7 @@ void describe_engine(ConfigVisitor& v, WorkerConfig::Engine& engine) {
 
 void describe_weights(ConfigVisitor& v, WorkerConfig::Weights& weights) {
   const ConfigSection section(v, "weights", "checkpoint updates");
-  v.list("transports", weights.transports, "offered to the trainer: tcp, directory");
+  v.list("transports", weights.transports, "offered to the trainer: tcp, directory, nccl");
   v.choice(
       "swap", weights.swap, {"auto", "two_arenas", "host_staged"},
       "host_staged: one arena on the GPU, standby on the host, no pin; auto = if two do not fit");
@@ -64,6 +64,9 @@ void describe_weights(ConfigVisitor& v, WorkerConfig::Weights& weights) {
             "pinned samples delay an update at most this long");
   v.choice("pin_fallback", weights.pin_fallback, {"keep", "recompute", "abort"},
            "what they do after that");
+  v.integer("nccl_device", weights.nccl_device, {0, 1023}, "GPU that receives (nccl)");
+  v.integer("nccl_max_ctas", weights.nccl_max_ctas, {1, 64},
+            "thread blocks of it that a broadcast may take (nccl)");
 }
 
 void describe_log(ConfigVisitor& v, WorkerConfig::Log& log) {
@@ -108,12 +111,13 @@ Status validate(const WorkerConfig& config) {
     return invalid_argument("model.checkpoint is empty, wanted a checkpoint directory");
   }
   if (config.weights.transports.empty()) {
-    return invalid_argument("weights.transports is empty, wanted at least one of tcp, directory");
+    return invalid_argument(
+        "weights.transports is empty, wanted at least one of tcp, directory, nccl");
   }
   for (const std::string& transport : config.weights.transports) {
-    if (transport != "tcp" && transport != "directory") {
+    if (transport != "tcp" && transport != "directory" && transport != "nccl") {
       return invalid_argument("weights.transports holds '" + transport +
-                              "', wanted tcp or directory");
+                              "', wanted tcp, directory or nccl");
     }
   }
   if (config.trainer.reconnect_max_ms < config.trainer.reconnect_ms) {

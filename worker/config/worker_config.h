@@ -59,6 +59,8 @@ struct WorkerConfig {
     std::string swap = "auto";
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
+    int64_t nccl_device = 0;
+    int64_t nccl_max_ctas = 4;
   } weights;
 
   struct Log {

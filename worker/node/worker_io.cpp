@@ -29,6 +29,10 @@ Hello WorkerNode::hello() const {
   hello.state = state_;
   hello.weights = updates_->weight_status();
   hello.transports = updates_->transport_names();
+  for (const auto& transport : transports_) {
+    const HelloEnvironment environment = transport->environment();
+    hello.environment.insert(hello.environment.end(), environment.begin(), environment.end());
+  }
   hello.open_task_ids = collector_->open_task_ids();
   return hello;
 }

@@ -5,7 +5,9 @@
 
 #include "kernels/parallel.h"
 #include "weights_sync/directory_transport.h"
+#include "weights_sync/nccl/nccl_transport.h"
 #include "weights_sync/tcp_transport.h"
+#include "worker/config/nccl_variables.h"
 #include "worker/node/golden_gate.h"
 #include "worker/node/worker_node.h"
 
@@ -32,6 +34,17 @@ Status WorkerNode::load_weights() {
   for (const std::string& transport : config_.weights.transports) {
     if (transport == "directory") {
       transports_.push_back(std::make_unique<DirectoryTransport>());
+      continue;
+    }
+    if (transport == "nccl") {
+      const auto api = open_nccl(static_cast<int32_t>(config_.weights.nccl_device));
+      WARPROLL_TRY(api.status().with_context("weights.transports: nccl"));
+      NcclTransportOptions nccl;
+      nccl.max_ctas = static_cast<int32_t>(config_.weights.nccl_max_ctas);
+      nccl.nccl_variables = nccl_variables();
+      transports_.push_back(std::make_unique<NcclTransport>(*api, nccl));
+      logger_.info("NCCL " + (*api)->version() + " on GPU " +
+                   std::to_string(config_.weights.nccl_device));
       continue;
     }
     TcpTransportOptions options;

@@ -7,7 +7,9 @@
 
 #include "weights_sync/checkpoint_writer.h"
 #include "weights_sync/directory_transport.h"
+#include "weights_sync/nccl/nccl_source.h"
 #include "weights_sync/tcp_transport.h"
+#include "worker/config/nccl_variables.h"
 
 namespace warproll {
 namespace {
@@ -59,6 +61,13 @@ Result<std::unique_ptr<CheckpointPublisher>> CheckpointPublisher::open(
   if (config.checkpoints.transport == "directory") {
     WARPROLL_TRY_ASSIGN(directory, VersionDirectory::open(config.checkpoints.directory));
     source = std::make_unique<DirectorySource>(std::move(directory));
+  } else if (config.checkpoints.transport == "nccl") {
+    const auto api = open_nccl(static_cast<int32_t>(config.checkpoints.nccl_device));
+    WARPROLL_TRY(api.status().with_context("checkpoints.transport nccl"));
+    NcclSourceOptions options;
+    options.max_ctas = static_cast<int32_t>(config.checkpoints.nccl_max_ctas);
+    options.nccl_variables = nccl_variables();
+    source = std::make_unique<NcclSource>(*api, options);
   } else {
     WARPROLL_TRY_ASSIGN(tcp,
                         TcpSource::start(context, {.endpoint = config.checkpoints.tcp_bind,
