@@ -130,23 +130,23 @@ class DeviceForward::Step {
     const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
     int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
     const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
-    route({.x = space_.normed,
-           .weight = w.router,
-           .weight_dtype = w.router_dtype,
-           .given_ids = inputs_.given_ids == nullptr
-                            ? nullptr
-                            : inputs_.given_ids + moe_layer * tokens * top_k,
-           .logits = space_.router_logits + captured * config_.num_experts,
-           .topk_ids = topk_ids,
-           .topk_weights = space_.topk_weights,
-           .lists = space_.lists,
-           .x_tile = space_.normed_tile,
-           .num_tokens = shape_.num_tokens,
-           .hidden_size = config_.hidden_size,
-           .num_experts = config_.num_experts,
-           .top_k = config_.num_experts_per_tok,
-           .renormalise = config_.norm_topk_prob},
-          stream_);
+    route(
+        {.x = space_.normed,
+         .weight = w.router,
+         .weight_dtype = w.router_dtype,
+         .given_ids = inputs_.given_ids == nullptr ? nullptr
+                                                   : inputs_.given_ids + moe_layer * tokens * top_k,
+         .logits = space_.router_logits + captured * config_.num_experts,
+         .topk_ids = topk_ids,
+         .topk_weights = space_.topk_weights,
+         .lists = space_.lists,
+         .x_tile = space_.normed_tile,
+         .num_tokens = shape_.num_tokens,
+         .hidden_size = config_.hidden_size,
+         .num_experts = config_.num_experts,
+         .top_k = config_.num_experts_per_tok,
+         .renormalise = config_.norm_topk_prob},
+        stream_);
     experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
   }
 
@@ -162,15 +162,15 @@ class DeviceForward::Step {
     experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
   }
 
-  [[nodiscard]] bool grouped() const {
+  [[nodiscard]] bool grouped(TileFormat format) const {
     if (options_.batch_invariant) return false;
     if (options_.moe_path != MoePath::kAuto) return options_.moe_path == MoePath::kExpertCentric;
-    return shape_.num_tokens >= kExpertCentricFrom;
+    return shape_.num_tokens >= expert_centric_from(format);
   }
 
   void experts(const DeviceLayerWeights& w, const int32_t* topk_ids, const float* topk_weights,
                const ExpertLists& lists, int32_t top_k) const {
-    if (grouped()) {
+    if (grouped(w.gate_up.format)) {
       expert_centric_moe({.x = space_.normed,
                           .topk_ids = topk_ids,
                           .topk_weights = topk_weights,
@@ -230,9 +230,7 @@ class DeviceForward::Step {
 };
 
 DeviceForward::DeviceForward(const ModelConfig& config, const DeviceForwardOptions& options)
-    : config_(config),
-      options_(options),
-      space_(std::make_unique<Workspace>(config, options)) {}
+    : config_(config), options_(options), space_(std::make_unique<Workspace>(config, options)) {}
 
 DeviceForward::~DeviceForward() = default;
 
