@@ -173,6 +173,10 @@ WarpDecodeParams warp_decode_params(const RandomExperts& experts, const Layer& l
           .top_k = top_k};
 }
 
+bool is_expert_centric(const RandomExperts& experts, const Batch& batch) {
+  return batch.tokens >= expert_centric_from(experts.gate_up_tiles.format);
+}
+
 void run_path(const std::string& path, const RandomExperts& experts, const Layer& layer,
               const Batch& batch, int32_t top_k, cudaStream_t stream) {
   if (path == "literal") {
@@ -187,7 +191,7 @@ void run_path(const std::string& path, const RandomExperts& experts, const Layer
                  .num_tokens = batch.tokens,
                  .top_k = top_k},
                 stream);
-  } else if (path == "expert_centric" || (path == "auto" && batch.tokens >= kExpertCentricFrom)) {
+  } else if (path == "expert_centric" || (path == "auto" && is_expert_centric(experts, batch))) {
     expert_centric_moe({.x = batch.x.data(),
                         .topk_ids = layer.ids.data(),
                         .topk_weights = layer.weights.data(),
@@ -298,7 +302,8 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
           row.us = per_layer([&](size_t i, cudaStream_t s) {
             run_path(path, experts[i], layers[i], batch, o.shape.top_k, s);
           });
-          if (o.router && (path == "auto" || path == "dedup") && tokens < kExpertCentricFrom) {
+          if (o.router && (path == "auto" || path == "dedup") &&
+              !is_expert_centric(experts[0], batch)) {
             const Router router(o.shape, count, batch, o.seed);
             row.router_us = per_layer([&](size_t i, cudaStream_t s) {
                               router.run(i, layers[i], batch, s);
@@ -306,7 +311,8 @@ std::vector<MoeBenchRow> run_moe_bench(const MoeBenchOptions& o,
                             }) -
                             row.us;
           }
-          if (o.parts && (path == "auto" || path == "dedup") && tokens < kExpertCentricFrom) {
+          if (o.parts && (path == "auto" || path == "dedup") &&
+              !is_expert_centric(experts[0], batch)) {
             const auto params = [&](size_t i) {
               return warp_decode_params(experts[i], layers[i], batch, o.shape.top_k);
             };

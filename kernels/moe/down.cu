@@ -29,7 +29,8 @@ struct DownOp {
 };
 
 template <class Shape>
-__global__ void __maxnreg__(120) down_kernel(const __grid_constant__ StreamParams p, DownOp op) {
+__global__ void __maxnreg__(Shape::kRegisters)
+    down_kernel(const __grid_constant__ StreamParams p, DownOp op) {
   extern __shared__ __align__(128) std::byte memory[];
   const StreamShared<Shape> shared(memory, p.num_stages, p.stage_stride);
   if (threadIdx.x == 0) init_barriers(p, shared);
@@ -50,9 +51,8 @@ __global__ void __maxnreg__(120) down_kernel(const __grid_constant__ StreamParam
 
 template <class Shape>
 void launch(const WarpDecodeParams& p, cudaStream_t stream) {
-  const StreamParams params = stream_params<Shape>(
-      p.down, p.lists, &p.lists.counts->next_down,
-      max_expert_blocks(p.num_tokens * p.top_k, p.down.num_experts), kDownRingBytes);
+  const StreamParams params = stream_params<Shape>(p.down, p.lists, &p.lists.counts->next_down,
+                                                   p.num_tokens * p.top_k, kDownRingBytes);
   const DownOp op = {p.h, p.partials, p.down.cols, p.gate_up.cols};
   LaunchConfig config(
       dim3(static_cast<unsigned>(num_multiprocessors())), kStreamThreads,

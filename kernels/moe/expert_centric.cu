@@ -27,7 +27,7 @@ struct GateUpOp {
   const float* x_scales;     // [T]
   const int32_t* any_scale;  // [1]
   const int32_t* tokens;     // [P]
-  uint16_t* h;               // F16 [P, I]
+  uint16_t* h;               // F16 [P, I / 32, 2, 32]
   int intermediate_size;
 
   // Rows 0..7 of the record are gates, 8..15 ups.
@@ -36,8 +36,8 @@ struct GateUpOp {
                                         float up_scale, const float (&d)[kCount]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
     const bool scaled = *any_scale != 0;
-    uint16_t* out =
-        h + static_cast<int64_t>(first + lane / 4) * intermediate_size + record * 8 + 2 * t;
+    uint16_t* out = h + static_cast<int64_t>(first + lane / 4) * 2 * intermediate_size +
+                    record / 4 * 64 + record % 4 * 8 + 2 * t;
 #pragma unroll
     for (int i = 0; i < kCount / 4; ++i) {
       float value[2];
@@ -54,9 +54,15 @@ struct GateUpOp {
         value[j] = product > kLimit ? kLimit : product < -kLimit ? -kLimit : product;
       }
       const __half2 halves = __floats2half2_rn(value[0], value[1]);
+      const float2 kept = __half22float2(halves);
+      const __half2 rest = __floats2half2_rn(value[0] - kept.x, value[1] - kept.y);
       const uint32_t two = transposed(*reinterpret_cast<const uint32_t*>(&halves));
-      if (8 * i + lane / 4 < count) *reinterpret_cast<uint32_t*>(out) = two;
-      out += 8 * intermediate_size;
+      const uint32_t two_more = transposed(*reinterpret_cast<const uint32_t*>(&rest));
+      if (8 * i + lane / 4 < count) {
+        *reinterpret_cast<uint32_t*>(out) = two;
+        *reinterpret_cast<uint32_t*>(out + kTileBlock) = two_more;
+      }
+      out += 16 * intermediate_size;
     }
   }
 };
@@ -181,7 +187,7 @@ void expert_centric_moe(const ExpertCentricParams& p, cudaStream_t stream) {
   const moe::GateUpOp gate_up = {w.x_scales, w.any_scale, w.tokens, w.h, shape.intermediate_size};
   moe::launch_gemm({p.gate_up, w.blocks, w.num_blocks, w.x, w.tokens, {}}, gate_up, stream);
   const moe::DownOp down = {w.partials, shape.hidden_size};
-  moe::launch_gemm({p.down, w.blocks, w.num_blocks, w.h, nullptr, {}}, down, stream);
+  moe::launch_gemm<2>({p.down, w.blocks, w.num_blocks, w.h, nullptr, {}}, down, stream);
   moe::launch_pair_sums(p, shape, w, stream);
 }
 

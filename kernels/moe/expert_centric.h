@@ -7,11 +7,10 @@
 // memset, prepare (x to F16, ranks), place (positions, token blocks), gate_up, down, combine. No
 // host synchronisation, no allocation, no float atomics; can be captured into a graph.
 //
-// Numbers: F16 x (divided by a power of two per token) and h (stored times 2^-6), exact F16
-// weights, F32 sums in the order of the columns, y rounded once. A token's bits depend on its own
-// row alone: how tokens are grouped changes which column of a tensor-core tile they are, not their
-// sums. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y), but for about one element in 300,000,
-// which one F16 for h is too coarse for (warp_decode keeps two): seen up to 1.26 of the bound.
+// Numbers: F16 x (divided by a power of two per token), h as a sum of two F16 (22 bits; stored times
+// 2^-6), exact F16 weights, F32 sums in the order of the columns, y rounded once. A token's bits
+// depend on its own row alone: how tokens are grouped changes which column of a tensor-core tile they
+// are, not their sums. Tolerance: |y - F64| <= 0.5 ulp_bf16 + 1e-3 * RMS(y).
 //
 // A pair whose expert id is outside [0, E) contributes nothing. sm_90a runs wgmma; other targets
 // mma.sync through the same pipeline. Thread: any, one stream; the workspace serves one call at a
@@ -34,9 +33,12 @@ struct ExpertCentricShape {
   int32_t intermediate_size = 0;  // I, multiple of 32
 };
 inline constexpr int32_t kMaxExpertCentricTokens = 8192;
-// From so many tokens on this path is taken rather than warp_decode. An estimate from both paths' times
-// at the reference shape (docs/benchmarks/moe.md), not yet a measured crossover.
-inline constexpr int32_t kExpertCentricFrom = 384;
+// From so many tokens on this path is taken rather than warp_decode, where both may: the crossover at
+// the reference shape, uniform routing, one H200 (docs/benchmarks/moe.md). Beyond
+// kMaxWarpDecodeTokens it is the only one.
+constexpr int32_t expert_centric_from(TileFormat format) {
+  return format == TileFormat::kF16 ? 448 : 480;
+}
 
 // Most of it is T * K * H floats: 537 MB at T 8192, K 8, H 2048.
 [[nodiscard]] size_t expert_centric_workspace_bytes(const ExpertCentricShape& shape);

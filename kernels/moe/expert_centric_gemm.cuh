@@ -3,6 +3,7 @@
 // most 256 of its pairs. Roles by warpgroup:
 //   0      loads: weights by bulk copies, the pairs' rows of activations by gathering 16-byte
 //          copies, 64 columns a stage, into a ring in shared memory. It runs ahead across items.
+//          Activations of two terms: 32 columns of each.
 //   1, 2   multiply: 64 rows each, a record a warp, and hand the sums to the Op.
 // Weights are M of the tensor core, pairs its N (a multiple of 32 chosen by the block's size), and
 // weights go through registers, where FP8 becomes F16. Internal to kernels/moe/*.cu.
@@ -42,19 +43,18 @@ __device__ __forceinline__ uint64_t keep_policy() {
   return policy;
 }
 
-template <TileFormat kFormat>
-__device__ void load_items(const GemmParams& p, const GemmShared<kFormat>& shared) {
-  using Shared = GemmShared<kFormat>;
+template <class Shared>
+__device__ void load_items(const GemmParams& p, const Shared& shared) {
   constexpr int kRowStep = kLoadThreads / 8;
   constexpr int kRows = kMaxTokenBlock / kRowStep;  // of a thread
   constexpr int kGroup = 4;  // addresses made at once: a copy's registers are free again only late
   const int me = static_cast<int>(threadIdx.x);
   const int chunk = me % 8, row = me / 8;  // of rows row, row + 16, ..
   const uint32_t place = static_cast<uint32_t>(row * 128 + (chunk ^ row % 8) * 16);
-  const int cols = p.weights.cols;
+  const int cols = p.weights.cols * Shared::kTerms;  // of a row of activations
   const int row_groups = row_groups_of(p.weights), num_items = *p.num_blocks * row_groups;
   const uint64_t once = ptx::evict_first_policy(), again = keep_policy();
-  GemmRing<kFormat> ring;
+  GemmRing<Shared> ring;
   for (int i = static_cast<int>(blockIdx.x); i < num_items; i += static_cast<int>(gridDim.x)) {
     const GemmItem item = item_at(p, i, row_groups);
     const int record = item.expert * p.weights.num_tiles + item.record;
@@ -65,14 +65,14 @@ __device__ void load_items(const GemmParams& p, const GemmShared<kFormat>& share
       const int from = p.rows == nullptr ? position : p.rows[position];
       source[r] = static_cast<uint32_t>(from) * static_cast<uint32_t>(cols / 8) + chunk;
     }
-    for (int column = 0; column < cols; column += kStageBlocks * kTileBlock) {
+    for (int column = 0; column < cols; column += kStageCols) {
       const uint32_t full = shared.full(ring.index), tokens = shared.tokens(ring.index);
       ptx::mbarrier_wait(shared.empty(ring.index), ring.parity ^ 1);
       if (me == 0) {
         // Past a record's end, and past the last record, the box is zeros.
         ptx::mbarrier_arrive_expect(full, kItemRecords * Shared::kRecordBytes);
         box_load(tokens + Shared::kTokenBytes, p.records,
-                 column / kTileBlock * (Shared::kBlockBytes / 8), record, full,
+                 column / kStageCols * (Shared::kRecordBytes / 8), record, full,
                  item.siblings == 1 ? once : again);
       }
       // Half a stage of columns is multiplied as a whole one, with zeros.
@@ -100,9 +100,9 @@ __device__ void load_items(const GemmParams& p, const GemmShared<kFormat>& share
 
 // ---- multiply ----
 
-template <TileFormat kFormat, int kSteps, class Op>
-__device__ __forceinline__ void finish_item(const GemmParams& p, const GemmShared<kFormat>& shared,
-                                            GemmRing<kFormat>& ring, const GemmItem& item,
+template <int kSteps, class Shared, class Op>
+__device__ __forceinline__ void finish_item(const GemmParams& p, const Shared& shared,
+                                            GemmRing<Shared>& ring, const GemmItem& item,
                                             const Op& op) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int record = item.record + (static_cast<int>(threadIdx.x) - kLoadThreads) / 32;
@@ -115,55 +115,59 @@ __device__ __forceinline__ void finish_item(const GemmParams& p, const GemmShare
   const uint32_t low = row_scales[0], high = row_scales[8];
   float d[kSteps * kTokenStep / 2];
   BlockScale scale;
-  multiply_item<kFormat>(shared, ring, p.weights.num_blocks(), d, scale);
+  if constexpr (Shared::kTerms == 2) {
+    multiply_item_of_two_terms(shared, ring, p.weights.num_blocks(), d, scale);
+  } else {
+    multiply_item(shared, ring, p.weights.num_blocks(), d, scale);
+  }
   if (present) {
     op.store(item.first, item.count, record, __uint_as_float(low << 16),
              __uint_as_float(high << 16), d);
   }
 }
 
-template <TileFormat kFormat, class Op>
-__device__ __forceinline__ void multiply_items(const GemmParams& p,
-                                               const GemmShared<kFormat>& shared, const Op& op) {
+template <class Shared, class Op>
+__device__ __forceinline__ void multiply_items(const GemmParams& p, const Shared& shared,
+                                               const Op& op) {
   const int row_groups = row_groups_of(p.weights), num_items = *p.num_blocks * row_groups;
   const int step = static_cast<int>(gridDim.x);
-  GemmRing<kFormat> ring;
+  GemmRing<Shared> ring;
   for (int i = static_cast<int>(blockIdx.x); i < num_items; i += step) {
     const GemmItem item = item_at(p, i, row_groups);
     // Six sizes: with more of them the compiler runs out of registers and serialises wgmma.
     switch ((item.count + kTokenStep - 1) / kTokenStep) {
       case 1:
       case 2:
-        finish_item<kFormat, 2>(p, shared, ring, item, op);
+        finish_item<2>(p, shared, ring, item, op);
         break;
       case 3:
-        finish_item<kFormat, 3>(p, shared, ring, item, op);
+        finish_item<3>(p, shared, ring, item, op);
         break;
       case 4:
-        finish_item<kFormat, 4>(p, shared, ring, item, op);
+        finish_item<4>(p, shared, ring, item, op);
         break;
       case 5:
-        finish_item<kFormat, 5>(p, shared, ring, item, op);
+        finish_item<5>(p, shared, ring, item, op);
         break;
       case 6:
-        finish_item<kFormat, 6>(p, shared, ring, item, op);
+        finish_item<6>(p, shared, ring, item, op);
         break;
       default:
-        finish_item<kFormat, 8>(p, shared, ring, item, op);
+        finish_item<8>(p, shared, ring, item, op);
         break;
     }
   }
 }
 
-template <TileFormat kFormat, class Op>
+template <class Shared, class Op>
 __global__ void __launch_bounds__(kGemmThreads, 1)
     gemm_kernel(const __grid_constant__ GemmParams p, const __grid_constant__ Op op) {
   extern __shared__ __align__(1024) std::byte memory[];
-  const GemmShared<kFormat> shared{memory};
+  const Shared shared{memory};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < GemmShared<kFormat>::kStages; ++s) {
+    for (int s = 0; s < Shared::kStages; ++s) {
       ptx::mbarrier_init(shared.full(s), kLoadThreads + 1);
-      ptx::mbarrier_init(shared.empty(s), kMultiplyThreads / 32);
+      ptx::mbarrier_init(shared.empty(s), kMultiplyThreads / 32 * kArrivals);
     }
     ptx::fence_mbarrier_init();
   }
@@ -179,7 +183,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   }
 }
 
-template <TileFormat kFormat>
+template <class Shared>
 CUtensorMap record_map(const TileMatrix& weights) {
   void* encode = nullptr;
   cudaDriverEntryPointQueryResult found = {};
@@ -189,7 +193,7 @@ CUtensorMap record_map(const TileMatrix& weights) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(weights.record_bytes() / 8),
                                static_cast<cuuint64_t>(weights.num_records())};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(weights.record_bytes())};
-  const cuuint32_t box[2] = {GemmShared<kFormat>::kRecordBytes / 8, kItemRecords};
+  const cuuint32_t box[2] = {Shared::kRecordBytes / 8, kItemRecords};
   const cuuint32_t steps[2] = {1, 1};
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(encode)(
       &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 2, const_cast<std::byte*>(weights.data), sizes,
@@ -200,19 +204,20 @@ CUtensorMap record_map(const TileMatrix& weights) {
 }
 
 // Grid: one CTA an SM.
-template <TileFormat kFormat, class Op>
-void launch_gemm_format(GemmParams p, const Op& op, cudaStream_t stream) {
-  p.records = record_map<kFormat>(p.weights);
+template <class Shared, class Op>
+void launch_gemm_shared(GemmParams p, const Op& op, cudaStream_t stream) {
+  p.records = record_map<Shared>(p.weights);
   LaunchConfig config(dim3(static_cast<unsigned>(num_multiprocessors())), kGemmThreads,
-                      GemmShared<kFormat>::kBytes, stream);
+                      Shared::kBytes, stream);
   config.programmatic();
-  config.run(gemm_kernel<kFormat, Op>, p, op);
+  config.run(gemm_kernel<Shared, Op>, p, op);
 }
 
-template <class Op>
+template <int kTerms = 1, class Op>
 void launch_gemm(const GemmParams& p, const Op& op, cudaStream_t stream) {
-  with_format(p.weights.format,
-              [&]<TileFormat kFormat> { launch_gemm_format<kFormat>(p, op, stream); });
+  with_format(p.weights.format, [&]<TileFormat kFormat> {
+    launch_gemm_shared<GemmShared<kFormat, kTerms>>(p, op, stream);
+  });
 }
 
 }  // namespace warproll::moe

@@ -12,7 +12,7 @@ namespace warproll::moe {
 inline constexpr int kMaxTokenBlock = 256;
 inline constexpr int kTokenStep = 32;  // N is a multiple
 inline constexpr int kItemRecords = 8;
-inline constexpr int kStageBlocks = 2;  // blocks of 32 columns in a stage
+inline constexpr int kStageCols = 64;  // of activations, all terms, in a stage
 inline constexpr int kLoadThreads = 128;
 inline constexpr int kMultiplyThreads = 256;
 inline constexpr int kGemmThreads = kLoadThreads + kMultiplyThreads;
@@ -33,18 +33,22 @@ struct GemmParams {
   TileMatrix weights;
   const TokenBlock* blocks;
   const int32_t* num_blocks;
-  const uint16_t* activations;  // F16 [rows, cols]
+  const uint16_t* activations;  // F16 [rows, cols / 32, kTerms, 32]
   const int32_t* rows;          // [sorted position] row of activations; null: the position itself
   CUtensorMap records;          // of weights: [records][bytes / 8], boxes of a stage; launch_gemm()
 };
 
-template <TileFormat kFormat>
+// kTerms: how many F16 add up to an activation, 1 or 2.
+template <TileFormat kFormat_, int kTerms_>
 struct GemmShared {
+  static constexpr TileFormat kFormat = kFormat_;
+  static constexpr int kTerms = kTerms_;
+  static constexpr int kStageBlocks = kStageCols / kTileBlock / kTerms;  // of weights
   static constexpr int kBlockBytes = tile_block_bytes(kFormat);
   static constexpr int kRecordBytes = kStageBlocks * kBlockBytes;  // of a stage
   static constexpr int kTokenBytes = kMaxTokenBlock * 128;
   static constexpr int kStride = kTokenBytes + (kItemRecords * kRecordBytes + 1023) / 1024 * 1024;
-  static constexpr int kStages = kFormat == TileFormat::kF16 ? 4 : 5;
+  static constexpr int kStages = (kTerms == 2 ? 1 : 0) + (kFormat == TileFormat::kF16 ? 4 : 5);
   static constexpr int kBytes = kStages * kStride + 2 * kStages * 8;
 
   std::byte* base;
@@ -62,13 +66,13 @@ struct GemmShared {
   __device__ uint32_t empty(int stage) const { return full(kStages + stage); }
 };
 
-template <TileFormat kFormat>
+template <class Shared>
 struct GemmRing {
   int index = 0;
   uint32_t parity = 0;
 
   __device__ __forceinline__ void advance() {
-    if (++index == GemmShared<kFormat>::kStages) {
+    if (++index == Shared::kStages) {
       index = 0;
       parity ^= 1;
     }

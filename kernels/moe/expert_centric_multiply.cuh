@@ -7,6 +7,7 @@
 #include "kernels/moe/expert_centric_items.cuh"
 #include "kernels/moe/expert_centric_mma.cuh"
 #include "kernels/moe/fragment.cuh"
+#include "kernels/moe/stream_shared.cuh"
 
 namespace warproll::moe {
 
@@ -70,11 +71,12 @@ struct BlockScale {
 };
 
 // The sums of an item's columns 0 .. 2 * kCount - 1.
-template <TileFormat kFormat, int kCount>
-__device__ __forceinline__ void multiply_item(const GemmShared<kFormat>& shared,
-                                              GemmRing<kFormat>& ring, int num_blocks,
-                                              float (&d)[kCount], BlockScale& scale) {
-  using Shared = GemmShared<kFormat>;
+template <class Shared, int kCount>
+__device__ __forceinline__ void multiply_item(const Shared& shared, GemmRing<Shared>& ring,
+                                              int num_blocks, float (&d)[kCount],
+                                              BlockScale& scale) {
+  constexpr TileFormat kFormat = Shared::kFormat;
+  constexpr int kStageBlocks = Shared::kStageBlocks;
   constexpr bool kScaled = kFormat == TileFormat::kFp8Block;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int record = (static_cast<int>(threadIdx.x) - kLoadThreads) / 32;
@@ -83,10 +85,7 @@ __device__ __forceinline__ void multiply_item(const GemmShared<kFormat>& shared,
     fence_async_proxy();
     return shared.weights(ring.index) + record * Shared::kRecordBytes;
   };
-  const auto release = [&](int stage) {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared.empty(stage));
-  };
+  const auto release = [&](int stage) { arrive_as_warp(shared.empty(stage)); };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
   uint32_t even[8], odd[8];
@@ -121,6 +120,63 @@ __device__ __forceinline__ void multiply_item(const GemmShared<kFormat>& shared,
     }
     wait_products<1>();
     raw.unpack(true, even);
+  }
+  wait_products<0>();
+  pin(d);
+  release(last_stage);
+  if constexpr (kScaled) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) d[i] *= i % 4 < 2 ? scale.current.x : scale.current.y;
+  }
+}
+
+// The same for activations of two terms: a stage is one block of weights, multiplied with both.
+template <class Shared, int kCount>
+__device__ __forceinline__ void multiply_item_of_two_terms(const Shared& shared,
+                                                           GemmRing<Shared>& ring, int num_blocks,
+                                                           float (&d)[kCount], BlockScale& scale) {
+  constexpr TileFormat kFormat = Shared::kFormat;
+  constexpr bool kScaled = kFormat == TileFormat::kFp8Block;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int record = (static_cast<int>(threadIdx.x) - kLoadThreads) / 32;
+  const auto landed = [&] {
+    ptx::mbarrier_wait(shared.full(ring.index), ring.parity);
+    fence_async_proxy();
+    return shared.weights(ring.index) + record * Shared::kRecordBytes;
+  };
+  const auto release = [&](int stage) { arrive_as_warp(shared.empty(stage)); };
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
+  uint32_t even[8], odd[8];
+  RawFragment<kFormat> raw;
+  const std::byte* weights = landed();
+  raw.load(weights, lane);
+  raw.unpack(true, even);
+  int last_stage = -1;
+  // Multiplies with `now`, the block's operand, while the next one's becomes `next`.
+  const auto multiply_stage = [&](uint32_t(&now)[8], uint32_t(&next)[8], bool more) {
+    const int stage = ring.index;
+    const uint32_t tokens = shared.tokens(stage);
+    if constexpr (kScaled) scale.change(weights, now, d);
+    fence_products();
+    multiply<0>(d, now, tokens);
+    multiply<1>(d, now, tokens);
+    commit_products();
+    ring.advance();
+    if (more) {
+      weights = landed();
+      raw.load(weights, lane);
+    }
+    wait_products<1>();
+    if (last_stage >= 0) release(last_stage);
+    last_stage = stage;
+    raw.unpack(more, next);
+  };
+  for (int block = 0;;) {
+    multiply_stage(even, odd, block + 1 < num_blocks);
+    if (++block == num_blocks) break;
+    multiply_stage(odd, even, block + 1 < num_blocks);
+    if (++block == num_blocks) break;
   }
   wait_products<0>();
   pin(d);

@@ -35,7 +35,7 @@ struct Workspace {
   int32_t* tokens;      // [P] by sorted position
   float* x_scales;      // [T]
   uint16_t* x;          // F16 [T, H]
-  uint16_t* h;          // F16 [P, I] by sorted position
+  uint16_t* h;          // F16 [P, I / 32, 2, 32] by sorted position
   float* partials;      // [P, H] by sorted position
   size_t bytes;
 };
@@ -60,7 +60,7 @@ inline Workspace workspace_at(std::byte* memory, const ExpertCentricShape& s) {
   take(w.tokens, pairs);
   take(w.x_scales, s.num_tokens);
   take(w.x, int64_t{s.num_tokens} * s.hidden_size);
-  take(w.h, pairs * s.intermediate_size);
+  take(w.h, 2 * pairs * s.intermediate_size);
   take(w.partials, pairs * s.hidden_size);
   return w;
 }

@@ -25,16 +25,18 @@ constexpr size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-int32_t max_expert_blocks(int32_t num_pairs, int32_t num_experts) {
-  return std::min(num_pairs, num_experts + num_pairs / kMaxBlockPairs);
+int32_t max_expert_blocks(int32_t num_pairs, int32_t num_experts, int32_t block_pairs) {
+  return std::min(num_pairs, num_experts + num_pairs / block_pairs);
 }
 
 size_t expert_lists_bytes(int32_t num_pairs, int32_t num_experts) {
   const auto pairs = static_cast<size_t>(num_pairs);
   const auto blocks = static_cast<size_t>(max_expert_blocks(num_pairs, num_experts));
+  const auto large =
+      static_cast<size_t>(max_expert_blocks(num_pairs, num_experts, kLargeBlockPairs));
   return aligned(sizeof(ExpertListCounts)) + aligned(blocks * sizeof(ExpertBlock)) +
-         aligned(pairs * sizeof(int32_t)) + aligned(pairs * sizeof(float)) +
-         aligned(sizeof(unsigned));
+         aligned(large * sizeof(ExpertBlock)) + aligned(pairs * sizeof(int32_t)) +
+         aligned(pairs * sizeof(float)) + aligned(sizeof(unsigned));
 }
 
 ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts) {
@@ -42,8 +44,11 @@ ExpertLists expert_lists_at(void* memory, int32_t num_pairs, int32_t num_experts
   const auto take = [&at](size_t bytes) { return std::exchange(at, at + aligned(bytes)); };
   const auto pairs = static_cast<size_t>(num_pairs);
   const auto blocks = static_cast<size_t>(max_expert_blocks(num_pairs, num_experts));
+  const auto large =
+      static_cast<size_t>(max_expert_blocks(num_pairs, num_experts, kLargeBlockPairs));
   return {.counts = reinterpret_cast<ExpertListCounts*>(take(sizeof(ExpertListCounts))),
           .blocks = reinterpret_cast<ExpertBlock*>(take(blocks * sizeof(ExpertBlock))),
+          .large_blocks = reinterpret_cast<ExpertBlock*>(take(large * sizeof(ExpertBlock))),
           .pairs = reinterpret_cast<int32_t*>(take(pairs * sizeof(int32_t))),
           .pair_weights = reinterpret_cast<float*>(take(pairs * sizeof(float))),
           .finished_ctas = reinterpret_cast<unsigned*>(take(sizeof(unsigned)))};

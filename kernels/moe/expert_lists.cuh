@@ -45,6 +45,17 @@ __device__ __forceinline__ int3 exclusive_sums(int3 v, ListScratch& s, int3& tot
   return make_int3(before.x + sum.x - v.x, before.y + sum.y - v.y, before.z + sum.z - v.z);
 }
 
+// The blocks of at most kPairs pairs of the expert's `count`, the first of which is at `first`.
+template <int kPairs>
+__device__ __forceinline__ void write_blocks(ExpertBlock* blocks, int expert, int first,
+                                             int count) {
+  for (int at = 0; at < count; at += kPairs) {
+    *blocks++ = {.first = first + at,
+                 .expert = static_cast<uint16_t>(expert),
+                 .count = static_cast<uint16_t>(min(kPairs, count - at))};
+  }
+}
+
 // All kThreads (>= kMaxExperts) threads of one CTA.
 template <int kThreads>
 __device__ void build_lists(const BuildExpertListsParams& p, ListScratch& s) {
@@ -62,16 +73,24 @@ __device__ void build_lists(const BuildExpertListsParams& p, ListScratch& s) {
   __syncthreads();
   const int count = me < p.num_experts ? s.count[me] : 0;
   const int blocks = (count + kMaxBlockPairs - 1) / kMaxBlockPairs;
+  const int large_blocks = (count + kLargeBlockPairs - 1) / kLargeBlockPairs;
   int3 total;
-  const int3 at = exclusive_sums<kThreads>(make_int3(count, blocks, count > 0), s, total);
+  // Both numbers of blocks in one sum: each is below 2^15.
+  constexpr int kLarge = 1 << 16;
+  const int3 at = exclusive_sums<kThreads>(
+      make_int3(count, blocks + large_blocks * kLarge, count > 0), s, total);
   if (me < p.num_experts) s.next[me] = at.x;
-  for (int b = 0; b < blocks; ++b) {
-    p.lists.blocks[at.y + b] = {
-        .first = at.x + b * kMaxBlockPairs,
-        .expert = static_cast<uint16_t>(me),
-        .count = static_cast<uint16_t>(min(kMaxBlockPairs, count - b * kMaxBlockPairs))};
+  write_blocks<kMaxBlockPairs>(p.lists.blocks + at.y % kLarge, me, at.x, count);
+  write_blocks<kLargeBlockPairs>(p.lists.large_blocks + at.y / kLarge, me, at.x, count);
+  if (me == 0) {
+    *p.lists.counts = {.num_blocks = total.y % kLarge,
+                       .num_large_blocks = total.y / kLarge,
+                       .num_active = total.z,
+                       .num_pairs = total.x,
+                       .num_invalid = s.invalid,
+                       .next_gate_up = 0,
+                       .next_down = 0};
   }
-  if (me == 0) *p.lists.counts = {total.y, total.z, total.x, s.invalid, 0, 0};
   __syncthreads();
   for (int pair = me; pair < num_pairs; pair += kThreads) {
     const int expert = p.topk_ids[pair];

@@ -40,7 +40,7 @@ struct GateUpOp {
 
 // kSmall: beside down_small on the SM, see launch.cuh.
 template <class Shape, bool kSmall>
-__global__ void __maxnreg__(kSmall ? kGateUpSmallRegisters : 120)
+__global__ void __maxnreg__(kSmall ? kGateUpSmallRegisters : Shape::kRegisters)
     gate_up_kernel(const __grid_constant__ StreamParams p, GateUpOp op) {
   extern __shared__ __align__(128) std::byte memory[];
   const StreamShared<Shape> shared(memory, p.num_stages, p.stage_stride);
@@ -61,8 +61,7 @@ __global__ void __maxnreg__(kSmall ? kGateUpSmallRegisters : 120)
 template <class Shape, bool kSmall>
 void launch(const WarpDecodeParams& p, cudaStream_t stream) {
   const StreamParams params = stream_params<Shape>(
-      p.gate_up, p.lists, &p.lists.counts->next_gate_up,
-      max_expert_blocks(p.num_tokens * p.top_k, p.gate_up.num_experts),
+      p.gate_up, p.lists, &p.lists.counts->next_gate_up, p.num_tokens * p.top_k,
       kSmall && p.num_tokens * p.top_k > 8 ? kGateUpSmallRingBytes : kGateUpRingBytes);
   const GateUpOp op = {p.x.values,     p.x.scales,  reinterpret_cast<__half*>(p.h),
                        p.gate_up.cols, p.down.cols, p.top_k};

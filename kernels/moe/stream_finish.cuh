@@ -6,11 +6,10 @@
 namespace warproll::moe {
 
 // The sums of a slot: each of its records and token tiles over the eight warps.
-template <class Shape, int kTokenTiles, class Op>
+template <class Shape, int kTokenTiles, int kMax, class Op>
 __device__ __forceinline__ void finish_slot(const float4* sums, int first_tile,
-                                            const int (&pairs)[kMaxTokenTiles][2],
-                                            const float (&scales)[kMaxTokenTiles][2],
-                                            const Op& op) {
+                                            const int (&pairs)[kMax][2],
+                                            const float (&scales)[kMax][2], const Op& op) {
 #pragma unroll
   for (int t = 0; t < Shape::group(kTokenTiles); ++t) {
 #pragma unroll
@@ -39,8 +38,9 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
   const int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition slot{.size = kSlots};
   int block = -1, count = 0;
-  int pairs[kMaxTokenTiles][2];  // of this lane's columns, -1: none
-  float scales[kMaxTokenTiles][2];
+  constexpr int kMax = Shape::kTokenTiles > 2 ? Shape::kTokenTiles : 2;
+  int pairs[kMax][2];  // of this lane's columns, -1: none
+  float scales[kMax][2];
   for (;;) {
     ptx::mbarrier_wait(shared.slot_full(slot.index), slot.parity);
     const StageHeader header = shared.slot_header(slot.index);
@@ -50,7 +50,7 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
       const ExpertBlock b = shared.blocks[block];
       count = b.count;
 #pragma unroll
-      for (int i = 0; i < kMaxTokenTiles; ++i) {
+      for (int i = 0; i < kMax; ++i) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int column = i * 8 + lane % 4 * 2 + j;
@@ -62,6 +62,8 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
     const float4* sums = shared.slots + slot.index * Shape::kSlotFloat4s + lane;
     if (Shape::kTokenTiles == 1 || count <= 8) {
       finish_slot<Shape, 1>(sums, header.tile, pairs, scales, op);
+    } else if (Shape::kTokenTiles == 2 || count <= 16) {
+      finish_slot<Shape, 2>(sums, header.tile, pairs, scales, op);
     } else {
       finish_slot<Shape, Shape::kTokenTiles>(sums, header.tile, pairs, scales, op);
     }

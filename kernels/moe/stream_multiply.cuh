@@ -19,6 +19,8 @@ class Multiplier {
         next = run_block<1, Chains::kPacked>(block, next);
       } else if (Shape::kTokenTiles == 1 || block.count <= 8) {
         next = run_block<1, kChains>(block, next);
+      } else if (Shape::kTokenTiles == 2 || block.count <= 16) {
+        next = run_block<2, kChains>(block, next);
       } else {
         next = run_block<Shape::kTokenTiles, kChains>(block, next);
       }

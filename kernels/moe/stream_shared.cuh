@@ -15,7 +15,6 @@ inline constexpr int kLoadWarp = 8;
 inline constexpr int kFinishWarp = 9;
 inline constexpr int kStreamThreads = 10 * 32;
 inline constexpr int kSlots = 2;  // records between the multiplying and the finishing warps
-inline constexpr int kMaxTokenTiles = kMaxBlockPairs / 8;
 inline constexpr int kMaxStages = 12;
 
 // A warp arrives by one lane, after __syncwarp(). compute-sanitizer's racecheck does not follow
@@ -34,14 +33,18 @@ __device__ __forceinline__ void arrive_as_warp(uint32_t barrier) {
 // activations fit into registers; 0: any number, activations are read again for every record.
 // kTiles: neighbouring records of an expert that are loaded and multiplied at once: more than one
 // where a single record is too little work between two waits.
-// kTokenTiles: of eight columns; what the largest expert block needs.
-template <TileFormat kFormat_, int kSlice_, int kTiles_, int kTokenTiles_ = kMaxTokenTiles>
+// kTokenTiles: of eight columns; what the largest expert block needs. F16 weights are multiplied with
+// large blocks; FP8, which arrive in half the time, were measured slower that way.
+template <TileFormat kFormat_, int kSlice_, int kTiles_,
+          int kTokenTiles_ = (kFormat_ == TileFormat::kF16 ? kLargeBlockPairs : kMaxBlockPairs) / 8>
 struct StreamShape {
   static constexpr TileFormat kFormat = kFormat_;
   static constexpr int kSlice = kSlice_;
   static constexpr int kTiles = kTiles_;
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kBlockBytes = tile_block_bytes(kFormat);
+  static constexpr bool kLarge = kTokenTiles * 8 == kLargeBlockPairs;
+  static constexpr int kRegisters = kLarge ? 168 : 120;  // of a lane
   // Blocks of one warp in a stage, of each record.
   static constexpr int kSteps = kSlice == 3 ? 3 : kFormat == TileFormat::kF16 ? 2 : 4;
   static constexpr int kPartBlocks = kSteps * kMultiplyWarps;
@@ -139,9 +142,11 @@ __device__ __forceinline__ void init_barriers(const StreamParams& p,
 template <class Shape>
 __device__ __forceinline__ int read_blocks(const StreamParams& p,
                                            const StreamShared<Shape>& shared) {
-  const int count = min(p.lists.counts->num_blocks, p.max_blocks);
+  const ExpertListCounts& counts = *p.lists.counts;
+  const ExpertBlock* blocks = Shape::kLarge ? p.lists.large_blocks : p.lists.blocks;
+  const int count = min(Shape::kLarge ? counts.num_large_blocks : counts.num_blocks, p.max_blocks);
   for (int i = static_cast<int>(threadIdx.x); i < p.max_blocks; i += kStreamThreads) {
-    shared.blocks[i] = p.lists.blocks[i];
+    shared.blocks[i] = blocks[i];
   }
   __syncthreads();
   return count;
@@ -150,14 +155,15 @@ __device__ __forceinline__ int read_blocks(const StreamParams& p,
 // As many stages as `ring_bytes` hold.
 template <class Shape>
 StreamParams stream_params(const TileMatrix& weights, const ExpertLists& lists, int* next_item,
-                           int max_blocks, int ring_bytes) {
+                           int num_pairs, int ring_bytes) {
   const int blocks = Shape::kTiles * std::min(weights.num_blocks(), Shape::kPartBlocks);
   const int stride =
       (blocks * Shape::kBlockBytes + Shape::kTiles * kRowScaleBytes + 127) / 128 * 128;
   return {.weights = weights,
           .lists = lists,
           .next_item = next_item,
-          .max_blocks = max_blocks,
+          .max_blocks = max_expert_blocks(num_pairs, weights.num_experts,
+                                          Shape::kLarge ? kLargeBlockPairs : kMaxBlockPairs),
           .num_stages = std::clamp(ring_bytes / stride, 2, kMaxStages),
           .stage_stride = stride};
 }

@@ -5,7 +5,7 @@
 #   tests/gpu/nccl_fleet.sh WARPROLL DIRECTORY
 set -euo pipefail
 warproll=$(realpath "$1")
-mkdir -p "$2"
+mkdir "$2"  # a new one: what an earlier run left would be taken up
 run=$(realpath "$2")
 golden=$(realpath "$(dirname "$0")/../golden")
 export NCCL_SOCKET_IFNAME=lo
@@ -21,7 +21,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 NCCL_HOSTID=trainer "$warproll" trainer --set trainer.bind=tcp://127.0.0.1:$port \
   --set trainer.state_directory="$run/state" --set trainer.trajectories="$run/trajectories.jsonl" \
   --set trainer.liveness_ms=2000 --set trainer.drain_workers=true \
-  --set tasks.count=2000 --set checkpoints.transport=nccl --set checkpoints.bucket_mb=1 \
+  --set tasks.count=0 --set checkpoints.transport=nccl --set checkpoints.bucket_mb=1 \
   --set checkpoints.every_samples=300 \
   --set "checkpoints.publish=[$golden/arith-v1,$golden/arith-v2,$golden/arith-v3]" \
   >"$run/trainer.out" 2>"$run/trainer.log" &
@@ -29,14 +29,21 @@ trainer=$!
 worker a
 worker b
 b=$!
-for _ in $(seq 600); do
-  grep -q "version 2: version 2 is offered" "$run/trainer.log" && break
-  sleep 0.05
-done
+wait_for() {  # a line of the trainer's
+  for _ in $(seq 600); do
+    grep -q "$1" "$run/trainer.log" && return
+    sleep 0.05
+  done
+  echo "FAIL no line '$1'"
+}
+wait_for "version 2 is offered"
 sleep 0.2
 kill -KILL "$b"
 sleep 1
 worker b
+wait_for "every live worker serves version 3"
+sleep 0.5
+kill -TERM "$trainer"
 status=0
 wait "$trainer" || status=$?
 grep -E "fleet: |accepts|ready|fail|lost|serves version [23]|reject" "$run/trainer.log" || true

@@ -97,7 +97,8 @@ Status NcclCommunicator::broadcast(void* buffer, uint64_t bytes, GpuStream strea
 }
 
 Status NcclCommunicator::meet(void* word, GpuStream stream) {
-  return finished(api_->reduce(comm_, word, stream), "the closing reduce");
+  WARPROLL_TRY(finished(api_->reduce(comm_, word, stream), "the closing reduce"));
+  return broadcast(word, sizeof(uint32_t), stream, "the closing broadcast");
 }
 
 Status NcclCommunicator::await(GpuEvent event, const std::string& what) {

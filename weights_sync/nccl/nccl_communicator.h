@@ -39,7 +39,8 @@ class NcclCommunicator {
 
   // Enqueued on the stream when it returns.
   Status broadcast(void* buffer, uint64_t bytes, GpuStream stream, const std::string& what);
-  // The last step: when it has ended on rank 0's stream, every rank has got here.
+  // The last step: when it has ended on the stream, every rank has got here and needs nobody any
+  // more, so that whoever leaves first disturbs no one.
   Status meet(void* word, GpuStream stream);
   // Until the event has happened on the device.
   Status await(GpuEvent event, const std::string& what);

@@ -25,7 +25,7 @@ Status send_buckets(NcclApi& api, NcclCommunicator& group, StagingSlots& slots,
   }
   WARPROLL_TRY(group.meet(slots.word(), slots.communication()));
   WARPROLL_TRY(api.record(slots.ended(), slots.communication()));
-  return group.await(slots.ended(), "the last buckets and the closing reduce");
+  return group.await(slots.ended(), "the end of the stream");
 }
 
 }  // namespace

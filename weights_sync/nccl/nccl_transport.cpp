@@ -43,7 +43,7 @@ class BucketReceive {
     }
     WARPROLL_TRY(group_.meet(slots_.word(), slots_.communication()));
     WARPROLL_TRY(api_.record(slots_.ended(), slots_.communication()));
-    WARPROLL_TRY(group_.await(slots_.ended(), "the closing reduce"));
+    WARPROLL_TRY(group_.await(slots_.ended(), "the end of the stream"));
     WARPROLL_TRY(api_.record(slots_.ended(), slots_.processing()));
     return group_.await(slots_.ended(), "the work on the last bucket");
   }

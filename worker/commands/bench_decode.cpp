@@ -237,10 +237,12 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   auto options = std::make_shared<Options>();
   options->device.batch_invariant = false;
   CLI::App* decode = bench.add_subcommand("decode", "Tokens per second by batch and context");
-  decode->footer(
+  decode->footer(footer_with_examples(
+      "  warproll bench decode --checkpoint ckpt/arith-v3 --batch 1,8,32 --context 64\n"
+      "  warproll bench decode --random configs/models/qwen3-30b-a3b.json --batch 1,8,32,64 "
+      "--context 1024\n      --routing uniform,free --max-batch-tokens 8192\n"
       "share: the time to read the weights a step needs (distinct experts and the rest) at 4.66 "
-      "TB/s,\ndivided by the step's; with KV: the KV cache counted too. Decode steps take the "
-      "same kernels\nwith and without --batch-invariant unless the batch is large.\n");
+      "TB/s,\ndivided by the step's; with KV: the KV cache counted too.\n"));
   CLI::Option_group* what = decode->add_option_group("model", "exactly one of");
   what->add_option("--checkpoint", options->checkpoint, "checkpoint directory");
   what->add_option("--random", options->random.config_path,

@@ -49,8 +49,12 @@ EngineConfig WorkerNode::engine_config() const {
 
 // Before anything large is allocated. In host memory the KV cache is what the configuration says.
 Status WorkerNode::plan_memory() {
-  WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(config_.model.checkpoint));
-  WARPROLL_TRY_ASSIGN(model, model_config_of(checkpoint.files()));
+  const std::string where = "model.checkpoint " + config_.model.checkpoint;
+  const Result<Checkpoint> checkpoint = Checkpoint::open(config_.model.checkpoint);
+  if (!checkpoint.ok()) return checkpoint.status().with_context(where);
+  const Result<ModelConfig> config = model_config_of(checkpoint->files());
+  if (!config.ok()) return config.status().with_context(where);
+  const ModelConfig& model = *config;
   const auto wanted = static_cast<uint64_t>(config_.engine.kv_memory_mb) << 20;
   const int64_t block_bytes =
       kv_block_bytes(model, config_.engine.kv_block_tokens, device_.runner.kv_value_bytes);
@@ -72,8 +76,8 @@ Status WorkerNode::plan_memory() {
   }
   const LayoutFunction layout_of =
       make_layout_function(config_.model.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
-  const Result<ArenaLayout> layout = layout_of(checkpoint.files(), checkpoint.tensors());
-  if (!layout.ok()) return layout.status().with_context(config_.model.checkpoint);
+  const Result<ArenaLayout> layout = layout_of(checkpoint->files(), checkpoint->tensors());
+  if (!layout.ok()) return layout.status().with_context(where);
   MemoryNeeds needs;
   needs.free_bytes = free_gpu_bytes(device_);
   needs.arena_bytes = layout->total_bytes;

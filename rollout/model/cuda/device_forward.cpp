@@ -197,15 +197,15 @@ class DeviceForward::Step {
     experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
   }
 
-  [[nodiscard]] bool grouped() const {
+  [[nodiscard]] bool grouped(TileFormat format) const {
     if (options_.batch_invariant) return false;
     if (options_.moe_path != MoePath::kAuto) return options_.moe_path == MoePath::kExpertCentric;
-    return shape_.num_tokens >= kExpertCentricFrom;
+    return shape_.num_tokens >= expert_centric_from(format);
   }
 
   void experts(const DeviceLayerWeights& w, const int32_t* topk_ids, const float* topk_weights,
                const ExpertLists& lists, int32_t top_k) const {
-    if (grouped()) {
+    if (grouped(w.gate_up.format)) {
       expert_centric_moe({.x = space_.normed,
                           .topk_ids = topk_ids,
                           .topk_weights = topk_weights,

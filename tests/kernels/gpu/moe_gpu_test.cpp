@@ -5,6 +5,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "gpu_support.h"
 
@@ -108,10 +109,13 @@ TEST(MoeGpu, IsNearerThanPathsThatRoundTheIntermediate) {
 
 TEST(MoeGpu, ATokensBitsDoNotDependOnItsBatch) {
   SKIP_WITHOUT_GPU();
-  for (const WeightFormat format : kFormats) {
+  for (const auto& [format, routing] : {std::pair{WeightFormat::kBf16, Routing::kSkewed},
+                                        {WeightFormat::kBf16, Routing::kSame},
+                                        {WeightFormat::kMxfp8, Routing::kSkewed},
+                                        {WeightFormat::kFp8Block, Routing::kSkewed}}) {
     const Layer layer(kReference, format, 4);
     const int32_t all = 200;
-    const Tokens tokens(kReference, all, Routing::kSkewed, 11);
+    const Tokens tokens(kReference, all, routing, 11);
     const auto whole = run_warp_decode(layer, tokens);
     std::mt19937 rng(12);
     for (const int32_t size : {1, 2, 3, 7, 16, 33, 64, 199}) {

@@ -19,6 +19,7 @@ struct Routed {
   std::vector<int32_t> ids, pairs;
   std::vector<ExpertBlock> blocks;
   ExpertListCounts counts;
+  std::vector<ExpertBlock> large_blocks;
 };
 
 struct Shape {
@@ -61,8 +62,11 @@ Routed run(const Shape& s, const std::vector<uint16_t>& x, const std::vector<uin
            ids.to_host(),
            from_device<int32_t>(p.lists.pairs, pairs),
            {},
-           from_device<ExpertListCounts>(p.lists.counts, 1)[0]};
+           from_device<ExpertListCounts>(p.lists.counts, 1)[0],
+           {}};
   r.blocks = from_device<ExpertBlock>(p.lists.blocks, static_cast<size_t>(r.counts.num_blocks));
+  r.large_blocks = from_device<ExpertBlock>(p.lists.large_blocks,
+                                            static_cast<size_t>(r.counts.num_large_blocks));
   return r;
 }
 
@@ -74,16 +78,16 @@ std::vector<uint16_t> normal_bf16(int64_t count, float sigma, std::mt19937& rng)
 }
 
 // Every pair is in exactly one block, of its expert; blocks are full but for an expert's last.
-void expect_lists(const Routed& r, const Shape& s) {
+void expect_blocks(const Routed& r, const std::vector<ExpertBlock>& blocks, int32_t most) {
   std::map<int32_t, int32_t> per_expert;
   std::set<int32_t> seen;
   int32_t last = -1;
-  for (const ExpertBlock& block : r.blocks) {
+  for (const ExpertBlock& block : blocks) {
     EXPECT_GE(block.expert, last);
-    EXPECT_TRUE(block.expert != last || per_expert[block.expert] % kMaxBlockPairs == 0);
+    EXPECT_TRUE(block.expert != last || per_expert[block.expert] % most == 0);
     last = block.expert;
     EXPECT_GE(block.count, 1);
-    EXPECT_LE(block.count, kMaxBlockPairs);
+    EXPECT_LE(block.count, most);
     per_expert[block.expert] += block.count;
     for (int32_t i = block.first; i < block.first + block.count; ++i) {
       const int32_t pair = r.pairs[static_cast<size_t>(i)];
@@ -92,8 +96,13 @@ void expect_lists(const Routed& r, const Shape& s) {
     }
   }
   EXPECT_EQ(seen.size(), r.ids.size());
-  EXPECT_EQ(r.counts.num_pairs, static_cast<int32_t>(r.ids.size()));
   EXPECT_EQ(r.counts.num_active, static_cast<int32_t>(per_expert.size()));
+}
+
+void expect_lists(const Routed& r, const Shape& s) {
+  expect_blocks(r, r.blocks, kMaxBlockPairs);
+  expect_blocks(r, r.large_blocks, kLargeBlockPairs);
+  EXPECT_EQ(r.counts.num_pairs, static_cast<int32_t>(r.ids.size()));
   EXPECT_EQ(r.counts.num_invalid, 0);
   EXPECT_EQ(r.counts.next_gate_up, 0);
   EXPECT_EQ(r.counts.next_down, 0);

@@ -319,7 +319,7 @@ NormOutputs run_norm(const NormInputs& in, Written written = Written::kBoth) {
   const Guarded<float> partials(in.partials), pair_weights(in.pair_weights),
       scales(static_cast<size_t>(in.tokens));
   const Guarded<std::byte> weight(in.weight);
-  const Guarded<ExpertListCounts> counts(std::vector<ExpertListCounts>{{1, 2, 3, 4, 5, 6}});
+  const Guarded<ExpertListCounts> counts(std::vector<ExpertListCounts>{{1, 2, 3, 4, 5, 6, 7}});
   AddRmsNormParams p;
   p.hidden = hidden.data();
   p.addend = in.addend.empty() ? nullptr : addend.data();
@@ -333,9 +333,9 @@ NormOutputs run_norm(const NormInputs& in, Written written = Written::kBoth) {
   p.hidden_size = in.hidden_size;
   add_rmsnorm(p, nullptr);
   const ExpertListCounts after = counts.read()[0];
-  EXPECT_EQ(after.next_down, in.top_k > 0 && in.tokens > 0 ? 0 : 6);
-  EXPECT_EQ(after.next_gate_up, 5);
-  EXPECT_EQ(after.num_invalid, 4);
+  EXPECT_EQ(after.next_down, in.top_k > 0 && in.tokens > 0 ? 0 : 7);
+  EXPECT_EQ(after.next_gate_up, 6);
+  EXPECT_EQ(after.num_invalid, 5);
   static_cast<void>(partials.read());
   return {hidden.read(), normed.read(), tile.read(), scales.read()};
 }

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "tests/weights_sync/nccl/fake_nccl.h"
 #include "tests/weights_sync/update_fixtures.h"
 #include "weights_sync/nccl/nccl_source.h"
@@ -18,8 +20,13 @@ using std::chrono::milliseconds;
 using update_fixtures::Clock;
 using update_fixtures::in_ms;
 
-inline constexpr milliseconds kSilence{400};
-inline constexpr milliseconds kEnding{200};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kSlow = 10;  // everything takes longer, so patience does
+#else
+inline constexpr int kSlow = 1;
+#endif
+inline constexpr milliseconds kSilence{400 * kSlow};
+inline constexpr milliseconds kEnding{200 * kSlow};
 
 struct FakeMember {
   explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes)
@@ -63,12 +70,12 @@ class FakeFleet {
     id_ = {1, offered_.manifest->weight_version, ++attempt_};
     std::vector<std::string> names;
     for (int i = 0; i < num_members; ++i) names.push_back("worker " + std::to_string(i));
-    const auto unique_id = route_.group->start(id_, names, 10'000);
+    const auto unique_id = route_.group->start(id_, names, 10'000 * kSlow);
     ASSERT_TRUE(unique_id.ok()) << unique_id.status().to_string();
     members_.clear();
     for (int i = 0; i < joining; ++i) {
       members_.push_back(std::make_unique<FakeMember>(cluster_, offered_.manifest->stream_bytes()));
-      ReceiveRequest request{id_, route_.source, "", in_ms(10'000)};
+      ReceiveRequest request{id_, route_.source, "", in_ms(10'000 * kSlow)};
       request.participants = names;
       request.nccl_unique_id = *unique_id;
       request.rank = i + 1;
@@ -84,7 +91,7 @@ class FakeFleet {
 
   // The root's part, when it has ended.
   Result<bool> outcome() {
-    for (const auto end = in_ms(10'000); Clock::now() < end;) {
+    for (const auto end = in_ms(10'000 * kSlow); Clock::now() < end;) {
       const Result<bool> progress = route_.group->progress(id_);
       if (!progress.ok() || *progress) return progress;
       std::this_thread::sleep_for(milliseconds(1));

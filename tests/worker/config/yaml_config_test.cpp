@@ -164,7 +164,8 @@ TEST(WorkerConfig, ChecksAcrossKeysNameTheKeys) {
   config.model.checkpoint = "c";
   EXPECT_TRUE(validate(config).ok());
   config.weights.transports = {"carrier pigeon"};
-  EXPECT_THAT(validate(config).message(), HasSubstr("'carrier pigeon', wanted tcp, directory or nccl"));
+  EXPECT_THAT(validate(config).message(),
+              HasSubstr("'carrier pigeon', wanted tcp, directory or nccl"));
   config.weights.transports = {"tcp"};
   config.trainer.curve.secret_key_file = "k";
   EXPECT_THAT(validate(config).message(), HasSubstr("trainer.server_public_key"));
