@@ -172,7 +172,7 @@ Status WorkerNode::start_collector() {
   options.max_open_samples = static_cast<uint32_t>(config_.engine.max_queued_samples);
   options.vocab_size = model_.vocab_size;
   options.max_context_tokens = max_context_tokens_;
-  if (device_.serving_arena) {
+  if (device_.serving_arena || config_.weights.swap == "host_staged") {
     options.pin_refusal =
         "this worker has one weight arena (host_staged): the old weights are not kept";
   }
