@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(Combiner::kThreads)
   combiner.run(p.op.out + (static_cast<int64_t>(token) * p.op.num_heads + head) * p.op.head_dim);
 }
 
-// The workspace: places, states, values.
+// The workspace: tickets, places, states, values.
 struct Layout {
   int64_t units = 0;  // that can be left in parts
-  size_t states_offset = 0, values_offset = 0, bytes = 0;
+  size_t places_offset = 0, states_offset = 0, values_offset = 0, bytes = 0;
 };
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -73,7 +73,8 @@ Layout layout(const PagedAttentionParams& p) {
                      pairs * ceil_divide(splits, kGroupSplits));
   const auto align = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   const auto rows = static_cast<size_t>(l.units * (p.num_heads / p.num_kv_heads));
-  l.states_offset = align(static_cast<size_t>(pairs) * sizeof(int32_t));
+  l.places_offset = kAttentionTicketBytes;
+  l.states_offset = l.places_offset + align(static_cast<size_t>(pairs) * sizeof(int32_t));
   l.values_offset = l.states_offset + align(rows * sizeof(float2));
   l.bytes = l.values_offset + rows * static_cast<size_t>(p.head_dim) * sizeof(float);
   return l;
@@ -149,13 +150,15 @@ Params device_params(const PagedAttentionParams& op) {
   p.tile_tokens = kTileRows / p.group;
   p.one_token_each = op.max_query_tokens == 1 && op.num_tokens == op.num_sequences;
   const int64_t units = int64_t{op.num_sequences} * op.num_kv_heads * max_pair_splits(op);
-  p.decode_ctas = static_cast<int>(std::min(units, int64_t{2 * num_multiprocessors()}));
+  const int most = std::min(2 * num_multiprocessors(), kMaxDecodeCtas);
+  p.decode_ctas = static_cast<int>(std::min(units, int64_t{most}));
   const Layout l = layout(op);
   if (l.bytes > 0) {
     auto* memory = static_cast<std::byte*>(op.workspace);
-    p.partials = {reinterpret_cast<int32_t*>(memory),
+    p.partials = {reinterpret_cast<int32_t*>(memory + l.places_offset),
                   reinterpret_cast<float2*>(memory + l.states_offset),
-                  reinterpret_cast<float*>(memory + l.values_offset)};
+                  reinterpret_cast<float*>(memory + l.values_offset),
+                  reinterpret_cast<unsigned*>(memory)};
   }
   return p;
 }
@@ -201,7 +204,7 @@ void paged_attention(const PagedAttentionParams& params, cudaStream_t stream) {
   } else {
     attention::launch_dim<128>(p, stream);
   }
-  if (p.partials.places == nullptr) return;
+  if (p.partials.places == nullptr || params.one_kernel) return;
   LaunchConfig config(
       dim3(static_cast<unsigned>(params.num_heads), static_cast<unsigned>(params.num_sequences)),
       attention::Combiner::kThreads, 0, stream);

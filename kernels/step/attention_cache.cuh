@@ -13,8 +13,13 @@ struct Partials {
   int32_t* places = nullptr;  // [B, num_kv_heads] first unit * 2 + (units are groups); -1: none
   float2* states = nullptr;   // [units, G] max, sum
   float* values = nullptr;    // [units, G, D]
+  // one_kernel: 0 between launches. [2, decode_ctas]: parts that have arrived of the group, and groups
+  // of the pair, that CTA i began and others go on with.
+  unsigned* tickets = nullptr;
 };
 inline constexpr int kMaxSplitUnits = 8192;
+inline constexpr int kMaxDecodeCtas = 1024;
+static_assert(kAttentionTicketBytes == 2 * kMaxDecodeCtas * sizeof(unsigned));
 inline constexpr int kNoPartials = -1;
 
 struct Params {

@@ -1,11 +1,13 @@
 // Sequences of one new token. The CTAs share the units of all (sequence, KV head) evenly, each a
 // run of consecutive units: a run that is the whole context of a pair ends in `out`, the units of
-// the others in Partials. Four warps: of a chunk's scores each computes 16 positions, of its values
-// a quarter of the dimensions; between the two every warp has all scores and does the same softmax.
+// the others in Partials. With one_kernel the CTA that arrives last for a group of splits makes one
+// unit of it, and the one whose groups are the last of the pair folds them into `out`. Four warps: of
+// a chunk's scores each computes 16 positions, of its values a quarter of the dimensions; between the
+// two every warp has all scores and does the same softmax.
 // Internal to kernels/step/attention.cu.
 #pragma once
 
-#include "kernels/step/attention_cache.cuh"
+#include "kernels/step/attention_combine.cuh"
 
 namespace warproll::attention {
 
@@ -17,6 +19,8 @@ struct Walk {
   int first_unit;  // number of the pair's unit 0
   int pair_units;
   int position, end;  // of the chunk, of the run in this pair
+  int begin;          // of the run in this pair
+  int quota;          // units of a CTA
   bool whole;         // the run is all of the pair
   bool done;
 
@@ -24,7 +28,7 @@ struct Walk {
     pair_units = last[sequence] / unit_tokens + 1;
     const int count = min(units_left, pair_units - unit);
     whole = count == pair_units;
-    position = unit * unit_tokens;
+    position = begin = unit * unit_tokens;
     end = min(last[sequence] + 1, (unit + count) * unit_tokens);
     units_left -= count;
   }
@@ -76,6 +80,7 @@ __device__ __forceinline__ Walk start_walk(const Params& p, const int* last) {
     total = count_units(p, last, kGroup);
   }
   const int quota = (total + p.decode_ctas - 1) / p.decode_ctas;
+  w.quota = quota;
   const int first = static_cast<int>(blockIdx.x) * quota;
   w.units_left = min(quota, total - first);
   if (w.units_left <= 0) return w;
@@ -144,6 +149,12 @@ class Decoder {
   using Shared = DecodeShared<kD, kHigh>;
   static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
   using LaneSums = Sums<kTiles>;
+  // As many as registers allow.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+  static constexpr int kFoldBatch = kHigh ? 2 : 4;
+#else
+  static constexpr int kFoldBatch = kHigh ? 2 : 8;
+#endif
 
   __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
   __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
@@ -184,6 +195,7 @@ class Decoder {
     }
     group_.reset();
     total_.reset();
+    finished_groups_ = 0;
     if (threadIdx.x == 0 && now_.position == 0 && p_.partials.places != nullptr) {
       p_.partials.places[now_.sequence * p_.op.num_kv_heads + now_.kv_head] =
           now_.whole ? kNoPartials : now_.first_unit * 2 + (now_.unit_tokens == kGroup);
@@ -227,28 +239,68 @@ class Decoder {
   __device__ __forceinline__ void finish_chunk() {
     const int behind = now_.position + kChunk;
     const bool ends = behind >= now_.end;
-    const bool groups = now_.whole || now_.unit_tokens == kGroup;
+    const bool split_ends = ends || behind % kSplit == 0, group_ends = ends || behind % kGroup == 0;
+    const int group = now_.position / kGroup;
+    const bool groups = now_.whole || now_.unit_tokens == kGroup || has_all_of(group);
     const int unit = now_.first_unit + now_.position / now_.unit_tokens;
-    if (ends || behind % kSplit == 0) {
+    if (split_ends) {
       part_.template finish_split<kHigh>();
       if (groups) {
         group_.template fold_in<kHigh>(part_);
       } else {
         store(part_, unit);
       }
-      part_.reset();
     }
-    if (groups && (ends || behind % kGroup == 0)) {
+    if (group_ends) {
       if (now_.whole) {
         total_.template fold_in<kHigh>(group_);
-      } else {
-        store(group_, unit);
+      } else if (groups) {
+        store(group_, now_.first_unit + group * (kGroup / now_.unit_tokens));
+        ++finished_groups_;
+      } else if (p_.op.one_kernel) {
+        leave_group(group);
+        total_.reset();  // not in use; so it takes no registers there
       }
-      group_.reset();
     }
     if (ends && now_.whole) write();
+    if (ends && !now_.whole && p_.op.one_kernel) leave_pair();
+    // Here, so that they take no registers while others' parts are folded.
+    if (split_ends) part_.reset();
+    if (group_ends) group_.reset();
     now_.next();
     if (ends && !now_.done) enter_pair();
+  }
+
+  // one_kernel, and this run has all splits of a group: it becomes a unit at once.
+  __device__ __forceinline__ bool has_all_of(int group) const {
+    return p_.op.one_kernel && now_.begin <= group * kGroup &&
+           min((group + 1) * kGroup, last_[now_.sequence] + 1) <= now_.end;
+  }
+  __device__ __forceinline__ GroupFolder<kD, kFoldBatch> folder() const {
+    return {p_.partials, p_.group, p_.op.head_dim};
+  }
+  // The splits that this run has of a group are stored; other CTAs have the others.
+  __device__ __forceinline__ void leave_group(int group) {
+    const int first = now_.first_unit + group * kGroupSplits;
+    const int count = min(kGroupSplits, now_.pair_units - group * kGroupSplits);
+    const int first_cta = first / now_.quota;
+    const auto ctas = static_cast<unsigned>((first + count - 1) / now_.quota - first_cta + 1);
+    if (!arrive_last(p_.partials.tickets + first_cta, 1, ctas)) return;
+    if (now_.pair_units <= kGroupSplits)
+      return folder().fold_to_out(first, count, 1, p_.op.out + head_row(0));
+    folder().fold_group(first, count);
+    ++finished_groups_;
+  }
+  // Of a pair in which others have a part too.
+  __device__ __forceinline__ void leave_pair() {
+    if (finished_groups_ == 0) return;
+    const int units_of_group = kGroup / now_.unit_tokens;
+    const int groups = (now_.pair_units + units_of_group - 1) / units_of_group;
+    unsigned* ticket = p_.partials.tickets + p_.decode_ctas + now_.first_unit / now_.quota;
+    if (!arrive_last(ticket, static_cast<unsigned>(finished_groups_),
+                     static_cast<unsigned>(groups)))
+      return;
+    folder().fold_to_out(now_.first_unit, groups, units_of_group, p_.op.out + head_row(0));
   }
 
   __device__ __forceinline__ void store(const LaneSums& sums, int unit) const {
@@ -287,6 +339,7 @@ class Decoder {
   Walk loads_, now_;
   Slots slots_;  // of the chunk that `loads_` is at
   int token_;
+  int finished_groups_;            // units of this pair that no other CTA adds to
   uint32_t q_[kD / 16][4];         // fragments
   LaneSums part_, group_, total_;  // of a split, a group, the context
 };

@@ -152,7 +152,8 @@ class DeviceForward::Step {
                      .blocks_per_sequence = shape_.blocks_per_sequence,
                      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                      .indices_are_older = true,
-                     .past_is_older = true},
+                     .past_is_older = true,
+                     .one_kernel = options_.fused},
                     stream_);
     mark("attention");
     linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);

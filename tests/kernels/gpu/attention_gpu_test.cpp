@@ -146,13 +146,33 @@ class DeviceBatch {
     params_.scale = s.scale();
     const size_t bytes = paged_attention_workspace_bytes(params_);
     workspace_ = DeviceBuffer<uint8_t>(bytes);
-    if (bytes > 0) WARPROLL_CUDA_CHECK(cudaMemset(workspace_.data(), 0xff, bytes));
+    if (bytes > 0) {
+      WARPROLL_CUDA_CHECK(cudaMemset(workspace_.data(), 0xff, bytes));
+      WARPROLL_CUDA_CHECK(cudaMemset(workspace_.data(), 0, kAttentionTicketBytes));
+    }
     params_.workspace = workspace_.data();
   }
 
   PagedAttentionParams& params() { return params_; }
 
+  // Both forms have the same bits, and the tickets are zero again.
   std::vector<uint16_t> run() {
+    const bool one_kernel = params_.one_kernel;
+    params_.one_kernel = false;
+    const std::vector<uint16_t> out = run_once();
+    params_.one_kernel = true;
+    EXPECT_EQ(run_once(), out) << "one_kernel";
+    params_.one_kernel = one_kernel;
+    if (workspace_.size() > 0) {
+      const std::vector<uint8_t> bytes = workspace_.to_host();
+      EXPECT_EQ(std::count(bytes.begin(), bytes.begin() + kAttentionTicketBytes, 0),
+                static_cast<int64_t>(kAttentionTicketBytes));
+    }
+    return out;
+  }
+
+ private:
+  std::vector<uint16_t> run_once() {
     std::vector<uint16_t> host(out_.size(), kCanary);
     for (size_t i = kCanaries; i + kCanaries < host.size(); ++i) host[i] = kNan;
     out_.copy_from(host);
@@ -166,7 +186,6 @@ class DeviceBatch {
     return {host.begin() + kCanaries, host.end() - kCanaries};
   }
 
- private:
   DeviceBuffer<uint16_t> q_, k_, v_;
   DeviceBuffer<int32_t> positions_, cu_seqlens_, table_;
   DeviceBuffer<uint16_t> out_;
