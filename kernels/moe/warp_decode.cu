@@ -50,6 +50,20 @@ void warp_decode_down(const WarpDecodeParams& p, cudaStream_t stream) {
   moe::launch_combine(p, stream);
 }
 
+MoePartials warp_decode_partials(const WarpDecodeParams& p, cudaStream_t stream) {
+  check(p);
+  check_argument(p.y_f32 == nullptr,
+                 [] { return std::string("warp decode: partials, and y_f32 is not null"); });
+  if (p.num_tokens == 0) return {};
+  moe::launch_gate_up(p, stream);
+  if (moe::down_is_small(p)) {
+    moe::launch_down_small(p, stream);
+    return {};
+  }
+  moe::launch_down(p, stream);
+  return {p.partials, p.lists.pair_weights, p.lists.counts, p.top_k};
+}
+
 void warp_decode(const WarpDecodeParams& p, cudaStream_t stream) {
   warp_decode_gate_up(p, stream);
   warp_decode_down(p, stream);

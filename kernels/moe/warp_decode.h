@@ -58,6 +58,18 @@ struct WarpDecodeParams {
 };
 inline constexpr int32_t kMaxWarpDecodeTokens = 1024;
 void warp_decode(const WarpDecodeParams& params, cudaStream_t stream);
+
+// What `down` leaves for combine, or for add_rmsnorm to do the same (kernels/step/add_rmsnorm.h).
+struct MoePartials {
+  const float* partials = nullptr;  // [T * K, H], 16-byte aligned; anything where the weight is 0
+  const float* pair_weights = nullptr;  // [T * K]
+  ExpertListCounts* counts = nullptr;   // of these lists: next_down becomes 0 again; or null
+  int32_t top_k = 0;                    // K, 1 .. 16
+};
+// warp_decode without combine: y is not written, what is returned has its sums; whoever adds them is
+// the next user of partials and lists. But where one kernel does it all (down_small, or T = 0), y is
+// written and partials is null. A matter of shapes alone. y_f32 must be null.
+[[nodiscard]] MoePartials warp_decode_partials(const WarpDecodeParams& params, cudaStream_t stream);
 // Its two halves by themselves, for benches: gate_up writes h, down reads it and writes y.
 void warp_decode_gate_up(const WarpDecodeParams& params, cudaStream_t stream);
 void warp_decode_down(const WarpDecodeParams& params, cudaStream_t stream);

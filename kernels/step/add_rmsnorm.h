@@ -24,14 +24,6 @@
 
 namespace warproll {
 
-// What warp_decode's `down` leaves for its combine.
-struct MoePartials {
-  const float* partials = nullptr;  // [T * K, H], 16-byte aligned; anything where the weight is 0
-  const float* pair_weights = nullptr;  // [T * K]
-  ExpertListCounts* counts = nullptr;   // of these lists: next_down becomes 0 again; or null
-  int32_t top_k = 0;                    // K, 1 .. 16
-};
-
 struct AddRmsNormParams {
   uint16_t* hidden = nullptr;         // BF16 [T, H]; written only when there is an addend
   const uint16_t* addend = nullptr;   // BF16 [T, H], or null

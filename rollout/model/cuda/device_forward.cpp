@@ -48,32 +48,33 @@ class DeviceForward::Step {
           stream_);
     mark("embed");
     int32_t moe_layer = 0;
-    const uint16_t* addend = nullptr;
+    Addend addend;
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
       const DeviceLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
       add_and_norm(addend, w.input_norm);
       attention(w, layer);
-      add_and_norm(space_.projected, w.post_attention_norm);
-      if (w.is_moe) {
-        moe(w, moe_layer++);
-      } else {
-        dense(w);
-      }
-      addend = space_.projected;
+      add_and_norm({.tensor = space_.projected}, w.post_attention_norm);
+      addend = w.is_moe ? moe(w, moe_layer++) : dense(w);
     }
     add_and_norm(addend, weights_.final_norm);
     logits();
   }
 
  private:
+  // What the next norm adds to the residual stream: a BF16 tensor, a MoE layer's partial sums, nothing.
+  struct Addend {
+    const uint16_t* tensor = nullptr;
+    MoePartials moe = {};
+  };
+
   void mark(const char* op) const {
     if (options_.timer != nullptr) options_.timer->mark(op, stream_);
   }
 
-  void add_and_norm(const uint16_t* addend, const std::byte* weight) const {
+  void add_and_norm(const Addend& addend, const std::byte* weight) const {
     add_rmsnorm({.hidden = space_.hidden,
-                 .addend = addend,
-                 .moe = {},
+                 .addend = addend.tensor,
+                 .moe = addend.moe,
                  .weight = weight,
                  .weight_dtype = weights_.norm_dtype,
                  .eps = config_.rms_norm_eps,
@@ -160,7 +161,7 @@ class DeviceForward::Step {
     mark("o");
   }
 
-  void moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
+  [[nodiscard]] Addend moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
     const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
     int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
     const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
@@ -182,11 +183,11 @@ class DeviceForward::Step {
          .renormalise = config_.norm_topk_prob},
         stream_);
     mark("route");
-    experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
+    return experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
   }
 
   // A dense MLP is one expert of weight 1.
-  void dense(const DeviceLayerWeights& w) const {
+  [[nodiscard]] Addend dense(const DeviceLayerWeights& w) const {
     build_expert_lists({.topk_ids = space_.dense_ids,
                         .topk_weights = space_.dense_weights,
                         .lists = space_.dense_lists,
@@ -195,7 +196,7 @@ class DeviceForward::Step {
                         .top_k = 1},
                        stream_);
     mark("route");
-    experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
+    return experts(w, space_.dense_ids, space_.dense_weights, space_.dense_lists, 1);
   }
 
   [[nodiscard]] bool grouped(TileFormat format) const {
@@ -204,8 +205,9 @@ class DeviceForward::Step {
     return shape_.num_tokens >= expert_centric_from(format);
   }
 
-  void experts(const DeviceLayerWeights& w, const int32_t* topk_ids, const float* topk_weights,
-               const ExpertLists& lists, int32_t top_k) const {
+  [[nodiscard]] Addend experts(const DeviceLayerWeights& w, const int32_t* topk_ids,
+                               const float* topk_weights, const ExpertLists& lists,
+                               int32_t top_k) const {
     if (grouped(w.gate_up.format)) {
       expert_centric_moe({.x = space_.normed,
                           .topk_ids = topk_ids,
@@ -219,19 +221,26 @@ class DeviceForward::Step {
                           .top_k = top_k},
                          stream_);
       mark("experts");
-      return;
+      return {.tensor = space_.projected};
     }
-    warp_decode({.x = space_.normed_tile,
-                 .lists = lists,
-                 .gate_up = w.gate_up,
-                 .down = w.down,
-                 .h = space_.expert_h,
-                 .partials = space_.expert_partials,
-                 .y = space_.projected,
-                 .num_tokens = shape_.num_tokens,
-                 .top_k = top_k},
-                stream_);
+    const WarpDecodeParams params = {.x = space_.normed_tile,
+                                     .lists = lists,
+                                     .gate_up = w.gate_up,
+                                     .down = w.down,
+                                     .h = space_.expert_h,
+                                     .partials = space_.expert_partials,
+                                     .y = space_.projected,
+                                     .num_tokens = shape_.num_tokens,
+                                     .top_k = top_k};
+    MoePartials partials;
+    if (options_.fused) {
+      partials = warp_decode_partials(params, stream_);
+    } else {
+      warp_decode(params, stream_);
+    }
     mark("experts");
+    if (partials.partials != nullptr) return {.moe = partials};
+    return {.tensor = space_.projected};
   }
 
   // Only the asked rows see the head.

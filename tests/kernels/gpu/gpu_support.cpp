@@ -6,6 +6,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/moe/expert_centric.h"
+#include "kernels/step/add_rmsnorm.h"
 
 namespace warproll::testing {
 namespace {
@@ -40,7 +41,10 @@ std::vector<uint16_t> guarded(size_t size, const Body& body) {
   return {host.begin() + kCanaries, host.end() - kCanaries};
 }
 
-void warp_decode_into(const Layer& layer, const Tokens& tokens, uint16_t* y, float* y_f32) {
+// `run` gets the params, before anything else uses the lists and workspaces.
+template <typename Run>
+void with_warp_decode(const Layer& layer, const Tokens& tokens, uint16_t* y, float* y_f32,
+                      const Run& run) {
   const ExpertShape& s = layer.shape;
   const auto pairs = static_cast<size_t>(tokens.count) * static_cast<size_t>(s.top_k);
   auto x_tile = poisoned<uint16_t>(elements(layer, tokens));
@@ -56,18 +60,22 @@ void warp_decode_into(const Layer& layer, const Tokens& tokens, uint16_t* y, flo
   build_expert_lists(
       {tokens.ids.data(), tokens.weights.data(), lists, tokens.count, s.num_experts, s.top_k},
       nullptr);
-  warp_decode({.x = {x_tile.data(), x_scales.data()},
-               .lists = lists,
-               .gate_up = layer.experts.gate_up_tiles,
-               .down = layer.experts.down_tiles,
-               .h = h.data(),
-               .partials = partials.data(),
-               .y = y,
-               .y_f32 = y_f32,
-               .num_tokens = tokens.count,
-               .top_k = s.top_k},
-              nullptr);
+  run(WarpDecodeParams{.x = {x_tile.data(), x_scales.data()},
+                       .lists = lists,
+                       .gate_up = layer.experts.gate_up_tiles,
+                       .down = layer.experts.down_tiles,
+                       .h = h.data(),
+                       .partials = partials.data(),
+                       .y = y,
+                       .y_f32 = y_f32,
+                       .num_tokens = tokens.count,
+                       .top_k = s.top_k});
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void warp_decode_into(const Layer& layer, const Tokens& tokens, uint16_t* y, float* y_f32) {
+  with_warp_decode(layer, tokens, y, y_f32,
+                   [](const WarpDecodeParams& p) { warp_decode(p, nullptr); });
 }
 
 }  // namespace
@@ -125,6 +133,36 @@ Tokens::Tokens(const ExpertShape& shape, const Tokens& other, const std::vector<
   weights = DeviceBuffer<float>(host_weights);
 }
 
+std::vector<uint16_t> run_warp_decode_and_norm(const Layer& layer, const Tokens& tokens,
+                                               bool partials) {
+  const size_t size = elements(layer, tokens);
+  auto y = poisoned<uint16_t>(size), normed = poisoned<uint16_t>(size);
+  DeviceBuffer<uint16_t> hidden(tokens.x.to_host()), weight(tokens.x.to_host());
+  with_warp_decode(layer, tokens, y.data(), nullptr, [&](const WarpDecodeParams& p) {
+    MoePartials left;
+    if (partials) {
+      left = warp_decode_partials(p, nullptr);
+    } else {
+      warp_decode(p, nullptr);
+    }
+    add_rmsnorm({.hidden = hidden.data(),
+                 .addend = left.partials == nullptr ? y.data() : nullptr,
+                 .moe = left,
+                 .weight = reinterpret_cast<const std::byte*>(weight.data()),
+                 .normed = normed.data(),
+                 .normed_tile = {},
+                 .num_tokens = tokens.count,
+                 .hidden_size = layer.shape.hidden_size},
+                nullptr);
+    const auto counts = from_device<ExpertListCounts>(p.lists.counts, 1)[0];
+    EXPECT_EQ(counts.next_gate_up, 0);
+    EXPECT_EQ(counts.next_down, 0);
+  });
+  std::vector<uint16_t> out = hidden.to_host();
+  const std::vector<uint16_t> second = normed.to_host();
+  out.insert(out.end(), second.begin(), second.end());
+  return out;
+}
 std::vector<uint16_t> run_warp_decode(const Layer& layer, const Tokens& tokens) {
   return guarded(elements(layer, tokens),
                  [&](uint16_t* y) { warp_decode_into(layer, tokens, y, nullptr); });

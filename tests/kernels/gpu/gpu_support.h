@@ -54,6 +54,9 @@ struct Tokens {
 // y, as stored (BF16 bits) or before rounding. Outputs and workspaces are NaN before the run, the
 // output has canaries on both sides, and a canary that changed fails the test.
 std::vector<uint16_t> run_warp_decode(const Layer& layer, const Tokens& tokens);
+// hidden (x before), then its norm, behind warp_decode or, with `partials`, warp_decode_partials.
+std::vector<uint16_t> run_warp_decode_and_norm(const Layer& layer, const Tokens& tokens,
+                                               bool partials);
 std::vector<float> run_warp_decode_f32(const Layer& layer, const Tokens& tokens);
 std::vector<uint16_t> run_expert_centric(const Layer& layer, const Tokens& tokens);
 std::vector<uint16_t> run_literal(const Layer& layer, const Tokens& tokens);

@@ -151,6 +151,22 @@ TEST(MoeGpu, AHundredRunsHaveTheSameBits) {
   }
 }
 
+TEST(MoeGpu, PartialsThatANormAddsHaveTheBitsOfCombine) {
+  SKIP_WITHOUT_GPU();
+  for (const auto& [format, shape] : {std::pair{WeightFormat::kBf16, kReference},
+                                      {WeightFormat::kMxfp8, kReference},
+                                      {WeightFormat::kFp8Block, kReference},
+                                      {WeightFormat::kMxfp8, ExpertShape{64, 96, 1, 1}}}) {
+    const Layer layer(shape, format, 21);
+    for (const int32_t batch : {1, 2, 3, 8, 64}) {
+      const Tokens tokens(shape, batch, Routing::kSkewed, 22);
+      ASSERT_EQ(run_warp_decode_and_norm(layer, tokens, true),
+                run_warp_decode_and_norm(layer, tokens, false))
+          << name_of(format) << ", B " << batch;
+    }
+  }
+}
+
 TEST(MoeGpu, AnExpertOutsideTheModelAddsNothing) {
   SKIP_WITHOUT_GPU();
   const Layer layer(kReference, WeightFormat::kMxfp8, 6);
