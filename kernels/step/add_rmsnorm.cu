@@ -9,6 +9,7 @@
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/convert_activations.cuh"
 #include "kernels/router.h"
+#include "kernels/step/residual_norm.cuh"
 #include "kernels/step/vectors.cuh"
 
 namespace warproll {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int kMaxWarps = kMaxThreads / 32;
-constexpr int kCols = 4;         // a granule
+constexpr int kCols = step::kGranuleCols;
 constexpr int kMaxGranules = 8;  // of a thread
 static_assert(kMaxThreads * kCols * kMaxGranules == kMaxAddRmsNormHidden);
 
@@ -37,16 +38,14 @@ __device__ __forceinline__ uint2 add(const AddRmsNormParams& p, int64_t token, i
   const int64_t at = token * p.hidden_size + col;
   const uint2 old = *reinterpret_cast<const uint2*>(p.hidden + at);
   if constexpr (kAddend == Addend::kNone) return old;
-  const float4 x = step::bf16_to_float4(old);
   const float4 y =
       kAddend == Addend::kTensor ? step::load_bf16(p.addend + at) : combine_partials(p, token, col);
-  return step::float4_to_bf16(make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w));
+  return step::add_granules(old, y);
 }
 
 // Of the whole CTA, in warp order; every thread gets it. Each call has its own `of_warp`.
 __device__ __forceinline__ float sum_of_cta(float v, float* of_warp) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+  v = step::sum_of_warp(v);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   float sum = of_warp[0];
@@ -57,8 +56,7 @@ __device__ __forceinline__ float sum_of_cta(float v, float* of_warp) {
   return sum;
 }
 __device__ __forceinline__ float max_of_cta(float v, float* of_warp) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
+  v = step::max_of_warp(v);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
   float largest = of_warp[0];
@@ -67,23 +65,6 @@ __device__ __forceinline__ float max_of_cta(float v, float* of_warp) {
     if (w < static_cast<int>(blockDim.x) / 32) largest = fmaxf(largest, of_warp[w]);
   }
   return largest;
-}
-
-// In the order and roundings of rmsnorm_cpu: no FMA.
-__device__ __forceinline__ uint2 scale_granule(uint2 x, float scale, float4 w) {
-  const float4 v = step::bf16_to_float4(x);
-  return step::float4_to_bf16(
-      make_float4(__fmul_rn(__fmul_rn(v.x, scale), w.x), __fmul_rn(__fmul_rn(v.y, scale), w.y),
-                  __fmul_rn(__fmul_rn(v.z, scale), w.z), __fmul_rn(__fmul_rn(v.w, scale), w.w)));
-}
-
-__device__ __forceinline__ void store_tile_granule(uint16_t* row, int col, uint2 normed,
-                                                   float inverse) {
-  const float4 v = step::bf16_to_float4(normed);
-  *reinterpret_cast<__half2*>(row + tile_position(col)) =
-      __floats2half2_rn(v.x * inverse, v.y * inverse);
-  *reinterpret_cast<__half2*>(row + tile_position(col + 2)) =
-      __floats2half2_rn(v.z * inverse, v.w * inverse);
 }
 
 template <Addend kAddend, int kGranules>
@@ -109,8 +90,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   for (int i = 0; i < kGranules; ++i) {
     x[i] = make_uint2(0, 0);
     if (column(i) < p.hidden_size) x[i] = add<kAddend>(p, token, column(i));
-    const float4 v = step::bf16_to_float4(x[i]);
-    squares = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, squares))));
+    squares = step::add_squares(squares, x[i]);
   }
   if constexpr (kAddend != Addend::kNone) {
 #pragma unroll
@@ -122,14 +102,12 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   if constexpr (kAddend == Addend::kPartials) {
     if (token == 0 && threadIdx.x == 0 && p.moe.counts != nullptr) p.moe.counts->next_down = 0;
   }
-  const float mean = __fdiv_rn(sum_of_cta(squares, sum_of_warp), static_cast<float>(p.hidden_size));
-  const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, p.eps)));
+  const float scale = step::norm_scale(sum_of_cta(squares, sum_of_warp), p.hidden_size, p.eps);
   float largest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kGranules; ++i) {
-    x[i] = scale_granule(x[i], scale, weight[i]);  // zeros behind the last column
-    const float4 v = step::bf16_to_float4(x[i]);
-    largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+    x[i] = step::scale_granule(x[i], scale, weight[i]);  // zeros behind the last column
+    largest = fmaxf(largest, step::largest_of_granule(x[i]));
     if (p.normed != nullptr && column(i) < p.hidden_size)
       *reinterpret_cast<uint2*>(p.normed + token * p.hidden_size + column(i)) = x[i];
   }
@@ -140,7 +118,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   uint16_t* row = p.normed_tile.values + token * p.hidden_size;
 #pragma unroll
   for (int i = 0; i < kGranules; ++i) {
-    if (column(i) < p.hidden_size) store_tile_granule(row, column(i), x[i], inverse);
+    if (column(i) < p.hidden_size) step::store_tile_granule(row, column(i), x[i], inverse);
   }
 }
 

@@ -8,6 +8,10 @@
 
 namespace warproll {
 
+bool stream_linear_can_norm(int32_t num_tokens, const TileMatrix& weight) {
+  return num_tokens <= stream_linear_detail::kMaxNormTokens && weight.cols == kResidualNormHidden;
+}
+
 void stream_linear(const StreamLinearParams& p, cudaStream_t stream) {
   constexpr int32_t kMaxTokens = 8192;
   check_argument(
@@ -22,9 +26,21 @@ void stream_linear(const StreamLinearParams& p, cudaStream_t stream) {
       });
   if (p.num_tokens == 0) return;
   const bool tile = p.x.values != nullptr;
-  check_argument(tile ? p.x.scales != nullptr && p.x_bf16 == nullptr : p.x_bf16 != nullptr, [] {
-    return std::string("stream linear: wanted either x with its scales or x_bf16");
+  const bool norm = p.norm.hidden != nullptr;
+  check_argument(norm   ? !tile && p.x_bf16 == nullptr
+                 : tile ? p.x.scales != nullptr && p.x_bf16 == nullptr
+                        : p.x_bf16 != nullptr,
+                 [] {
+                   return std::string(
+                       "stream linear: wanted one of x with its scales, x_bf16 and norm");
+                 });
+  check_argument(!norm || stream_linear_can_norm(p.num_tokens, p.weight), [&] {
+    return "stream linear: a norm of T " + std::to_string(p.num_tokens) + " over " +
+           std::to_string(p.weight.cols) + " columns, wanted T up to " +
+           std::to_string(stream_linear_detail::kMaxNormTokens) + ", columns " +
+           std::to_string(kResidualNormHidden);
   });
+  if (norm) check_residual_norm(p.norm, "stream linear");
   check_argument(p.weight.data != nullptr && (p.y != nullptr || p.y_f32 != nullptr),
                  [] { return std::string("stream linear: weight.data or y is null"); });
   check_argument(step::is_aligned(tile ? p.x.values : p.x_bf16) && step::is_aligned(p.y, 8) &&

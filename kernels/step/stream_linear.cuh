@@ -8,6 +8,7 @@
 #include "kernels/step/stream_linear.h"
 #include "kernels/step/stream_linear_finish.cuh"
 #include "kernels/step/stream_linear_multiply.cuh"
+#include "kernels/step/stream_linear_norm.cuh"
 
 namespace warproll::stream_linear_detail {
 
@@ -25,7 +26,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     __syncwarp();
     if constexpr (S::kSplit > 1) ptx::cluster_wait();
   } else {
-    ptx::wait_for_previous_kernel();
+    if constexpr (S::kNorm) {
+      if (warp < S::kWarps) {
+        const NormProlog norm(p);
+        ptx::wait_for_previous_kernel();
+        norm.run(*shared.norm);
+      }
+    } else {
+      ptx::wait_for_previous_kernel();
+    }
     if constexpr (S::kSplit > 1) ptx::cluster_wait();
     if (warp < S::kWarps) {
       Multiplier<S>(p, shared).run();
@@ -77,7 +86,8 @@ void launch(const StreamLinearParams& p, cudaStream_t stream) {
       .num_tokens = p.num_tokens,
       .num_groups = (p.num_tokens + S::kTokenTiles * 8 - 1) / (S::kTokenTiles * 8),
       .num_stages = std::min(stages, kFit),
-      .resident = stages <= kFit};
+      .resident = stages <= kFit,
+      .norm = p.norm};
   LaunchConfig config(dim3(static_cast<unsigned>(workers * S::kSplit)), S::kThreads,
                       Shared<S>::bytes(params.num_stages), stream);
   config.programmatic();
@@ -99,6 +109,8 @@ void launch_shape(const StreamLinearParams& p, cudaStream_t stream) {
     return launch<Shape<kFormat, kBf16, 8, 4, 8, 4, 1>>(p, stream);
   }
   if constexpr (!kBf16) {
+    if (p.norm.hidden != nullptr)
+      return launch<Shape<kFormat, false, 4, 1, 1, 1, 2, true>>(p, stream);
     if (blocks == 2 * 4 * kChains) {
       const bool many_tiles = p.weight.num_tiles > kManyTiles;
       if (tokens <= 8) return launch<Shape<kFormat, false, 4, 1, 1, 1, 2>>(p, stream);
@@ -116,7 +128,7 @@ void launch_shape(const StreamLinearParams& p, cudaStream_t stream) {
 
 template <TileFormat kFormat>
 void launch_format(const StreamLinearParams& p, cudaStream_t stream) {
-  if (p.x.values != nullptr) return launch_shape<kFormat, false>(p, stream);
+  if (p.x_bf16 == nullptr) return launch_shape<kFormat, false>(p, stream);
   launch_shape<kFormat, true>(p, stream);
 }
 

@@ -10,6 +10,10 @@
 // BF16 rows themselves: then it becomes F16 in registers, divided by a power of two where a row reaches
 // 2^15, so a BF16 value is exact in it either way (down to 2^-24 of 2^15 or of the largest).
 //
+// Or x is the norm of a residual stream (residual_norm.h), for one or two tokens of 2048 columns: what
+// add_rmsnorm's normed_tile would be, without a kernel for it. Every CTA computes it, one writes
+// hidden_out.
+//
 // The order of every sum depends on the columns alone: two halves of the columns; in each, block b of
 // 32 belongs to chain b mod 8; chains 0 .. 3 and 4 .. 7 are added in order, then these two, then the
 // halves. A token's bits depend on its row alone, the same for every T: batch-invariant. Any T: tokens
@@ -26,17 +30,20 @@
 #include "kernels/cuda/stream.h"
 #include "kernels/moe/tiles.h"
 #include "kernels/moe/warp_decode.h"
+#include "kernels/step/residual_norm.h"
 
 namespace warproll {
 
 struct StreamLinearParams {
-  TileActivations x;                 // [T, weight.cols]; values null: x_bf16
+  TileActivations x;                 // [T, weight.cols]; values null: x_bf16, or norm
   const uint16_t* x_bf16 = nullptr;  // BF16 [T, weight.cols], 16-byte aligned
+  ResidualNorm norm = {};  // hidden null: x or x_bf16. Only where stream_linear_can_norm
   TileMatrix weight;                 // one expert, rows / 16 tiles
   uint16_t* y = nullptr;             // BF16 [T, rows], 8-byte aligned
   float* y_f32 = nullptr;  // [T, rows], 16-byte aligned; written instead of y when not null
   int32_t num_tokens = 0;  // T, 0 .. 8192; 0 is a no-op
 };
+[[nodiscard]] bool stream_linear_can_norm(int32_t num_tokens, const TileMatrix& weight);
 void stream_linear(const StreamLinearParams& params, cudaStream_t stream);
 
 }  // namespace warproll

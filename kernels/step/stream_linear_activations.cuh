@@ -53,15 +53,15 @@ __device__ __forceinline__ float scale_of(float largest) {
 template <class S>
 class Activations {
  public:
-  // Once a group. first_half: of this warp.
-  __device__ __forceinline__ void read(const Params& p, int first_token, int first_half,
-                                       int chain) {
+  // Once a group. x: a row every `row_granules`. first_half: of this warp.
+  __device__ __forceinline__ void read(const Params& p, const uint4* x, int row_granules,
+                                       int first_token, int first_half, int chain) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < S::kTilesOfWarp; ++i) {
       // Past the last: a copy of it.
       const int token = min(first_token + i * 8 + lane / 4, p.num_tokens - 1);
-      rows_[i] = p.x + static_cast<int64_t>(token) * (p.weight.cols / 8) + lane % 4;
+      rows_[i] = x + static_cast<int64_t>(token) * row_granules + lane % 4;
     }
 #pragma unroll
     for (int h = 0; h < S::kHalvesOfWarp; ++h) {

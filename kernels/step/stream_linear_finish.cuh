@@ -20,7 +20,7 @@ class Finisher {
       for (int i = 0; i < kOwn; ++i) {
         token_[i] = (group * S::kTokenTiles + tile_of(rank_, i)) * 8 + in_tile_;
         scale_[i] = 1.0f;
-        if (!S::kBf16 && token_[i] < p_.num_tokens) scale_[i] = p_.x_scales[token_[i]];
+        if (!S::kBf16 && !S::kNorm && token_[i] < p_.num_tokens) scale_[i] = p_.x_scales[token_[i]];
       }
       for (int tile = worker<S>(); tile < p_.weight.num_tiles; tile += workers<S>()) {
         finish(tile);
@@ -39,6 +39,9 @@ class Finisher {
 
   __device__ __forceinline__ void finish(int tile) {
     ptx::mbarrier_wait(shared_.slot_full(slot_.index), slot_.parity);
+    if constexpr (S::kNorm) {  // older than any slot
+      if (token_[0] < p_.num_tokens) scale_[0] = shared_.norm->scales[token_[0]];
+    }
     const float* slot = shared_.slots + slot_.index * S::kSlotFloats;
     const uint2 scales = reinterpret_cast<const uint2*>(slot + S::kSumFloats)[lane_ % 4];
     float4 sums[kOwn];

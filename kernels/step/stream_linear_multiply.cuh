@@ -56,7 +56,9 @@ class Multiplier {
 
   __device__ __forceinline__ void run() {
     for (int group = 0; group < p_.num_groups; ++group) {
-      x_.read(p_, (group * S::kTokenTiles + token_warp_ * S::kTilesOfWarp) * 8,
+      const uint4* x = S::kNorm ? shared_.norm->rows[0] : p_.x;
+      const int row_granules = S::kNorm ? NormRows::kRowGranules : p_.weight.cols / 8;
+      x_.read(p_, x, row_granules, (group * S::kTokenTiles + token_warp_ * S::kTilesOfWarp) * 8,
               first_half<S>() + my_half_, first_chain<S>() + chain_);
       if (p_.resident) {
         ring_ = {.size = p_.num_stages};

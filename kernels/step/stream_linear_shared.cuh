@@ -8,6 +8,7 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/moe/tiles.h"
+#include "kernels/step/residual_norm.cuh"
 
 namespace warproll::stream_linear_detail {
 
@@ -16,15 +17,25 @@ inline constexpr int kQuarter = kChains / 2;
 inline constexpr int kMaxStages = 12;
 inline constexpr int kTileFloats = 20;  // of a token in a slot: sixteen rows, padded for the banks
 inline constexpr int kSlots = 2;        // tiles between the multiplying and the finishing warps
+inline constexpr int kMaxNormTokens = 2;
+
+// The norms that are x, as F16 in tile order with a scale a token.
+struct alignas(16) NormRows {
+  static constexpr int kRowGranules = kResidualNormHidden / 8 + 4;  // rows in different banks
+  uint4 rows[kMaxNormTokens][kRowGranules];
+  float sums[kMaxNormTokens][step::NormThread::kWarps],
+      largest[kMaxNormTokens][step::NormThread::kWarps];
+  float scales[kMaxNormTokens];
+};
 
 // kHalfSteps: how many blocks of each half a warp has, when that is the same for all and their
 // activations fit into registers; 0: any number, activations are read again for every tile.
 // kSplit: 2: each half of the columns has a CTA of its own, two make a cluster; 4: so has each half of
-// a half's chains; 1: no clusters. More CTAs on a tile read less of x each, but have more to exchange.
+// a half's chains; 1: no clusters. kNorm: x is the norm of a residual stream (stream_linear_norm.cuh). More CTAs on a tile read less of x each, but have more to exchange.
 // kTokenTiles: of eight tokens, of a group; kTokenWarps share them. kHalfWarps: 2: each half of the
 // columns has warps of its own; 1: a warp goes through all halves that the CTA has.
 template <TileFormat kFormat_, bool kBf16_, int kHalfSteps_, int kSplit_, int kTokenTiles_,
-          int kTokenWarps_, int kHalfWarps_>
+          int kTokenWarps_, int kHalfWarps_, bool kNorm_ = false>
 struct Shape {
   static constexpr TileFormat kFormat = kFormat_;
   static constexpr bool kBf16 = kBf16_;
@@ -33,6 +44,7 @@ struct Shape {
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kTokenWarps = kTokenWarps_;
   static constexpr int kHalfWarps = kHalfWarps_;
+  static constexpr bool kNorm = kNorm_;
   static constexpr int kTilesOfWarp = kTokenTiles / kTokenWarps;
   static constexpr int kHalves = kSplit == 1 ? 2 : 1;                    // of a CTA
   static constexpr int kChainsOfCta = kSplit == 4 ? kQuarter : kChains;  // in each
@@ -56,9 +68,13 @@ struct Shape {
   static constexpr int kOwn = kTokenTiles / kSplit / kFinishers;  // token tiles of a finishing warp
   static constexpr int kReceived = kSplit == 1 ? 0 : kSlots * kTokenTiles * 32;  // float4
   static constexpr int kBarriers = 2 * kMaxStages + 4 * kSlots;
-  static constexpr int kFixedBytes = kSlots * kSlotFloats * 4 + kReceived * 16 + kBarriers * 8;
+  static constexpr int kFixedBytes = kSlots * kSlotFloats * 4 + kReceived * 16 + kBarriers * 8 +
+                                     (kNorm ? static_cast<int>(sizeof(NormRows)) : 0);
   static_assert(kHalfSteps % kSteps == 0 && kTokenTiles % kTokenWarps == 0);
   static_assert(kHalfWarps == 1 || (kSplit == 1 && kTokenWarps == 1));
+  static_assert(!kNorm || (kSplit == 1 && !kBf16 && kTokenTiles == 1 && kBarriers % 2 == 0 &&
+                           2 * kHalfSteps * kChains * kTileBlock == kResidualNormHidden &&
+                           kWarps == kMaxNormTokens * step::NormThread::kWarps));
   static_assert(kSplit == 1 || (kTokenTiles % kSplit == 0 && kHalfSteps > 0));
 };
 
@@ -71,6 +87,7 @@ struct Params {
   int num_tokens, num_groups;
   int num_stages;
   bool resident;  // a CTA's share of W fits its stages: it is loaded once
+  ResidualNorm norm;
 };
 
 template <class S>
@@ -79,13 +96,15 @@ struct Shared {
   float* slots;       // [kSlots]: [kHalves][kChains][tokens of a group][kTileFloats], row scales
   float4* received;   // [kSlots][kSplit sources][kTokenTiles / kSplit][32]
   uint64_t* barriers;
+  NormRows* norm;  // kNorm
 
   static int bytes(int num_stages) { return num_stages * S::kStageBytes + S::kFixedBytes; }
   __device__ Shared(std::byte* base, int num_stages)
       : stages(base),
         slots(reinterpret_cast<float*>(base + num_stages * S::kStageBytes)),
         received(reinterpret_cast<float4*>(slots + kSlots * S::kSlotFloats)),
-        barriers(reinterpret_cast<uint64_t*>(received + S::kReceived)) {}
+        barriers(reinterpret_cast<uint64_t*>(received + S::kReceived)),
+        norm(reinterpret_cast<NormRows*>(barriers + S::kBarriers)) {}
 
   __device__ uint32_t full(int stage) const { return ptx::shared_address(barriers + stage); }
   __device__ uint32_t empty(int stage) const { return full(kMaxStages + stage); }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/moe/expert_centric.h"
@@ -35,7 +36,9 @@ class DeviceForward::Step {
         inputs_(inputs),
         weights_(weights),
         kv_(kv),
-        stream_(stream) {}
+        stream_(stream),
+        hidden_(space_.hidden),
+        hidden_next_(space_.hidden_next) {}
 
   void run() {
     if (options_.timer != nullptr) options_.timer->begin_step(stream_);
@@ -43,7 +46,7 @@ class DeviceForward::Step {
     embed({.token_ids = shape_.fed ? &space_.sampled->token_id : inputs_.token_ids,
            .token_stride = shape_.fed ? int32_t{sizeof(SampledToken) / sizeof(int32_t)} : 1,
            .weight = weights_.embedding,
-           .hidden = space_.hidden,
+           .hidden = hidden_,
            .num_tokens = shape_.num_tokens},
           stream_);
     mark("embed");
@@ -51,13 +54,10 @@ class DeviceForward::Step {
     Addend addend;
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
       const DeviceLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-      add_and_norm(addend, w.input_norm);
-      attention(w, layer);
-      add_and_norm({.tensor = space_.projected}, w.post_attention_norm);
+      attention(w, layer, addend);
       addend = w.is_moe ? moe(w, moe_layer++) : dense(w);
     }
-    add_and_norm(addend, weights_.final_norm);
-    logits();
+    logits(addend);
   }
 
  private:
@@ -72,7 +72,7 @@ class DeviceForward::Step {
   }
 
   void add_and_norm(const Addend& addend, const std::byte* weight) const {
-    add_rmsnorm({.hidden = space_.hidden,
+    add_rmsnorm({.hidden = hidden_,
                  .addend = addend.tensor,
                  .moe = addend.moe,
                  .weight = weight,
@@ -84,6 +84,40 @@ class DeviceForward::Step {
                  .hidden_size = config_.hidden_size},
                 stream_);
     mark("add_rmsnorm");
+  }
+
+  // The same as a prologue of the kernel that reads the norm: ask only where that takes it.
+  [[nodiscard]] bool can_fuse(const Addend& addend) const {
+    return options_.fused && addend.moe.partials == nullptr;
+  }
+  ResidualNorm take_norm(const Addend& addend, const std::byte* weight) {
+    const bool adds = addend.tensor != nullptr;
+    const ResidualNorm norm = {.hidden = hidden_,
+                               .addend = addend.tensor,
+                               .hidden_out = adds ? hidden_next_ : nullptr,
+                               .weight = weight,
+                               .weight_dtype = weights_.norm_dtype,
+                               .eps = config_.rms_norm_eps};
+    if (adds) std::swap(hidden_, hidden_next_);
+    return norm;
+  }
+
+  // The norm of hidden + addend, times a matrix.
+  void norm_linear(const Addend& addend, const std::byte* norm, const TileMatrix& weight,
+                   uint16_t* y, float* y_f32, const char* op) {
+    if (can_fuse(addend) && stream_linear_can_norm(shape_.num_tokens, weight)) {
+      stream_linear({.x = {},
+                     .norm = take_norm(addend, norm),
+                     .weight = weight,
+                     .y = y,
+                     .y_f32 = y_f32,
+                     .num_tokens = shape_.num_tokens},
+                    stream_);
+    } else {
+      add_and_norm(addend, norm);
+      linear(space_.normed_tile, space_.normed, weight, shape_.num_tokens, y, y_f32);
+    }
+    mark(op);
   }
 
   // x as tiles where the norm before wrote them, else as rows. Where bits may depend on the step's size
@@ -111,9 +145,8 @@ class DeviceForward::Step {
                 stream_);
   }
 
-  void attention(const DeviceLayerWeights& w, int32_t layer) const {
-    linear(space_.normed_tile, space_.normed, w.qkv, shape_.num_tokens, space_.qkv, nullptr);
-    mark("qkv");
+  void attention(const DeviceLayerWeights& w, int32_t layer, const Addend& addend) {
+    norm_linear(addend, w.input_norm, w.qkv, space_.qkv, nullptr, "qkv");
     qkv_finish({.qkv = space_.qkv,
                 .q_norm = w.q_norm,
                 .k_norm = w.k_norm,
@@ -161,33 +194,46 @@ class DeviceForward::Step {
     mark("o");
   }
 
-  [[nodiscard]] Addend moe(const DeviceLayerWeights& w, int32_t moe_layer) const {
+  [[nodiscard]] Addend moe(const DeviceLayerWeights& w, int32_t moe_layer) {
     const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
     int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
     const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
-    route(
-        {.x = space_.normed,
-         .weight = w.router,
-         .weight_dtype = w.router_dtype,
-         .given_ids = inputs_.given_ids == nullptr ? nullptr
-                                                   : inputs_.given_ids + moe_layer * tokens * top_k,
-         .logits = space_.router_logits + captured * config_.num_experts,
-         .topk_ids = topk_ids,
-         .topk_weights = space_.topk_weights,
-         .lists = space_.lists,
-         .x_tile = {},  // the norm wrote them
-         .num_tokens = shape_.num_tokens,
-         .hidden_size = config_.hidden_size,
-         .num_experts = config_.num_experts,
-         .top_k = config_.num_experts_per_tok,
-         .renormalise = config_.norm_topk_prob},
-        stream_);
+    RouteParams params = {.x = nullptr,
+                          .weight = w.router,
+                          .weight_dtype = w.router_dtype,
+                          .given_ids = inputs_.given_ids == nullptr
+                                           ? nullptr
+                                           : inputs_.given_ids + moe_layer * tokens * top_k,
+                          .logits = space_.router_logits + captured * config_.num_experts,
+                          .topk_ids = topk_ids,
+                          .topk_weights = space_.topk_weights,
+                          .lists = space_.lists,
+                          .x_tile = {},  // the norm wrote them
+                          .num_tokens = shape_.num_tokens,
+                          .hidden_size = config_.hidden_size,
+                          .num_experts = config_.num_experts,
+                          .top_k = config_.num_experts_per_tok,
+                          .renormalise = config_.norm_topk_prob};
+    const Addend projected = {.tensor = space_.projected};
+    if (can_fuse(projected) && route_can_norm(params)) {
+      params.norm = take_norm(projected, w.post_attention_norm);
+      if (grouped(w.gate_up.format)) {
+        params.normed = space_.normed;
+      } else {
+        params.x_tile = space_.normed_tile;
+      }
+    } else {
+      add_and_norm(projected, w.post_attention_norm);
+      params.x = space_.normed;
+    }
+    route(params, stream_);
     mark("route");
     return experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
   }
 
   // A dense MLP is one expert of weight 1.
-  [[nodiscard]] Addend dense(const DeviceLayerWeights& w) const {
+  [[nodiscard]] Addend dense(const DeviceLayerWeights& w) {
+    add_and_norm({.tensor = space_.projected}, w.post_attention_norm);
     build_expert_lists({.topk_ids = space_.dense_ids,
                         .topk_weights = space_.dense_weights,
                         .lists = space_.dense_lists,
@@ -243,23 +289,22 @@ class DeviceForward::Step {
     return {.tensor = space_.projected};
   }
 
-  // Only the asked rows see the head.
-  void logits() const {
+  // Only the asked rows see the head; of a decode step, all.
+  void logits(const Addend& addend) {
     if (shape_.num_logits == 0) return;
-    const uint16_t* x = space_.normed;
-    TileActivations tiles = space_.normed_tile;
-    if (!shape_.decode_only) {
+    if (shape_.decode_only) {
+      norm_linear(addend, weights_.final_norm, weights_.lm_head, nullptr, space_.logits, "lm_head");
+    } else {
+      add_and_norm(addend, weights_.final_norm);
       gather_rows({.x = space_.normed,
                    .rows = inputs_.logits_rows,
                    .y = space_.logits_hidden,
                    .num_rows = shape_.num_logits,
                    .width = config_.hidden_size},
                   stream_);
-      x = space_.logits_hidden;
-      tiles = {};
+      linear({}, space_.logits_hidden, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
+      mark("lm_head");
     }
-    linear(tiles, x, weights_.lm_head, shape_.num_logits, nullptr, space_.logits);
-    mark("lm_head");
     if (!shape_.sampled) return;
     sample_tokens({.logits = space_.logits,
                    .rows = inputs_.rows,
@@ -278,6 +323,7 @@ class DeviceForward::Step {
   const DeviceModelWeights& weights_;
   const DeviceKvCache& kv_;
   const cudaStream_t stream_;
+  uint16_t *hidden_, *hidden_next_;  // the residual stream is the first
 };
 
 DeviceForward::DeviceForward(const ModelConfig& config, const DeviceForwardOptions& options)

@@ -55,6 +55,7 @@ void DeviceForward::Workspace::place(const ModelConfig& config, const DeviceForw
     place = reinterpret_cast<T*>(take_bytes(static_cast<size_t>(count) * sizeof(T)));
   };
   take(hidden, tokens * hidden_size);
+  take(hidden_next, tokens * hidden_size);
   take(normed, tokens * hidden_size);
   take(normed_tile.values, tokens * hidden_size);
   take(normed_tile.scales, tokens);

@@ -17,13 +17,14 @@ struct DeviceForward::Workspace {
   Workspace(const ModelConfig& config, const DeviceForwardOptions& options);
   static size_t bytes_of(const ModelConfig& config, const DeviceForwardOptions& options);
 
-  uint16_t* hidden = nullptr;     // BF16 [T, H], the residual stream
-  uint16_t* normed = nullptr;     // BF16 [T, H]
-  TileActivations normed_tile;    // [T, H]
-  uint16_t* qkv = nullptr;        // BF16 [T, (num_heads + 2 num_kv_heads) * D]
-  uint16_t* q = nullptr;          // BF16 [T, num_heads * D]
-  uint16_t* attention = nullptr;  // BF16 [T, num_heads * D]
-  uint16_t* projected = nullptr;  // BF16 [T, H]: o projection, MoE output
+  uint16_t* hidden = nullptr;       // BF16 [T, H], the residual stream
+  uint16_t* hidden_next = nullptr;  // and where a kernel writes it that reads it in many CTAs
+  uint16_t* normed = nullptr;       // BF16 [T, H]
+  TileActivations normed_tile;      // [T, H]
+  uint16_t* qkv = nullptr;          // BF16 [T, (num_heads + 2 num_kv_heads) * D]
+  uint16_t* q = nullptr;            // BF16 [T, num_heads * D]
+  uint16_t* attention = nullptr;    // BF16 [T, num_heads * D]
+  uint16_t* projected = nullptr;    // BF16 [T, H]: o projection, MoE output
   std::byte* attention_workspace = nullptr;
   float* router_logits = nullptr;  // [T, E], or [L, T, E] when they are captured
   int32_t* topk_ids = nullptr;     // [L, T, K]

@@ -1,0 +1,217 @@
+// Kernels that do what several kernels do, bit for bit against those: a norm as the prologue of what
+// reads it. (one_kernel of attention: attention_gpu_test.cpp; partials: moe_gpu_test.cpp.)
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "gpu_support.h"
+#include "kernels/dtype.h"
+#include "kernels/moe/route.h"
+#include "kernels/step/add_rmsnorm.h"
+#include "kernels/step/stream_linear.h"
+
+namespace warproll {
+namespace {
+
+using namespace testing;  // gpu_support.h
+
+constexpr int32_t kHidden = kResidualNormHidden;
+
+size_t count_of(int64_t a, int64_t b = 1, int64_t c = 1) { return static_cast<size_t>(a * b * c); }
+
+template <typename T>
+DeviceBuffer<T> poisoned(size_t size) {
+  DeviceBuffer<T> buffer(size);
+  WARPROLL_CUDA_CHECK(cudaMemset(buffer.data(), 0xff, size * sizeof(T)));
+  return buffer;
+}
+
+DeviceBuffer<uint16_t> normal(size_t size, float sigma, uint64_t seed) {
+  DeviceBuffer<uint16_t> buffer(size);
+  fill_normal(buffer.data(), static_cast<int64_t>(size), seed, sigma, nullptr);
+  return buffer;
+}
+
+template <typename T>
+std::vector<T> read(const DeviceBuffer<T>& buffer) {
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  return buffer.to_host();
+}
+
+// A residual stream of T tokens, and what add_rmsnorm makes of it.
+struct Stream {
+  int32_t tokens;
+  bool adds;
+  DeviceBuffer<uint16_t> hidden, addend, weight, after, normed, tile;
+  DeviceBuffer<float> scales;
+
+  // sigma: of the norm's weight; large ones make values beyond F16.
+  Stream(int32_t count, bool with_addend, float sigma, uint64_t seed)
+      : tokens(count),
+        adds(with_addend),
+        hidden(normal(count_of(count, kHidden), 3.0f, seed)),
+        addend(normal(count_of(count, kHidden), 1.0f, seed + 1)),
+        weight(normal(kHidden, sigma, seed + 2)),
+        after(hidden.to_host()),
+        normed(poisoned<uint16_t>(hidden.size())),
+        tile(poisoned<uint16_t>(hidden.size())),
+        scales(poisoned<float>(static_cast<size_t>(count))) {
+    AddRmsNormParams p;
+    p.hidden = after.data();
+    p.addend = adds ? addend.data() : nullptr;
+    p.weight = reinterpret_cast<const std::byte*>(weight.data());
+    p.normed = normed.data();
+    p.normed_tile = {tile.data(), scales.data()};
+    p.num_tokens = tokens;
+    p.hidden_size = kHidden;
+    add_rmsnorm(p, nullptr);
+    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  [[nodiscard]] ResidualNorm norm(uint16_t* hidden_out) const {
+    ResidualNorm n;
+    n.hidden = hidden.data();
+    n.addend = adds ? addend.data() : nullptr;
+    n.hidden_out = hidden_out;
+    n.weight = reinterpret_cast<const std::byte*>(weight.data());
+    return n;
+  }
+};
+
+TEST(FusedGpu, AStreamLinearThatNormsHasTheBitsOfTwoKernels) {
+  SKIP_WITHOUT_GPU();
+  for (const WeightFormat format :
+       {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block}) {
+    for (const int32_t rows : {128, 5120, 40000}) {
+      const RandomExperts weights(ExpertShape{rows, kHidden, 1, 1}, format, 31, false);
+      for (const int32_t tokens : {1, 2}) {
+        for (const bool adds : {true, false}) {
+          for (const float sigma : {1.0f, 3e4f}) {
+            SCOPED_TRACE("rows " + std::to_string(rows) + ", T " + std::to_string(tokens));
+            const Stream stream(tokens, adds, sigma, 32);
+            StreamLinearParams p;
+            p.weight = weights.down_tiles;
+            p.num_tokens = tokens;
+            ASSERT_TRUE(stream_linear_can_norm(tokens, p.weight));
+            const size_t count = count_of(tokens, rows);
+            const auto y = poisoned<uint16_t>(count), want_y = poisoned<uint16_t>(count);
+            const auto f32 = poisoned<float>(count), want_f32 = poisoned<float>(count);
+            const auto hidden_out = poisoned<uint16_t>(stream.hidden.size());
+            p.x = {stream.tile.data(), stream.scales.data()};
+            p.y = want_y.data();
+            stream_linear(p, nullptr);
+            p.y_f32 = want_f32.data();
+            stream_linear(p, nullptr);
+            p.x = {};
+            p.norm = stream.norm(nullptr);
+            p.y_f32 = f32.data();
+            stream_linear(p, nullptr);
+            p.norm = stream.norm(hidden_out.data());
+            p.y_f32 = nullptr;
+            p.y = y.data();
+            stream_linear(p, nullptr);
+            ASSERT_EQ(read(y), read(want_y));
+            ASSERT_EQ(read(f32), read(want_f32));
+            ASSERT_EQ(read(hidden_out), read(stream.after));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FusedGpu, ARouterThatNormsHasTheBitsOfTwoKernels) {
+  SKIP_WITHOUT_GPU();
+  for (const int32_t experts : {128, 100, 17, 8}) {
+    const auto weight = normal(count_of(experts, kHidden), 0.02f, 41);
+    for (const int32_t tokens : {1, 2, 3, 8, 9, 64, 128}) {
+      for (const bool adds : {true, false}) {
+        SCOPED_TRACE("E " + std::to_string(experts) + ", T " + std::to_string(tokens));
+        const Stream stream(tokens, adds, adds ? 1.0f : 3e4f, 42);
+        const int32_t top_k = std::min(experts, 8);
+        struct Out {
+          DeviceBuffer<float> logits, weights;
+          DeviceBuffer<int32_t> ids;
+          DeviceBuffer<std::byte> memory;
+          ExpertLists lists;
+        };
+        const auto run = [&](RouteParams p) {
+          const size_t pairs = count_of(tokens, top_k);
+          Out out{poisoned<float>(count_of(tokens, experts)), poisoned<float>(pairs),
+                  poisoned<int32_t>(pairs),
+                  DeviceBuffer<std::byte>(expert_lists_bytes(tokens * top_k, experts)),
+                  {}};
+          WARPROLL_CUDA_CHECK(cudaMemset(out.memory.data(), 0, out.memory.size()));
+          out.lists = expert_lists_at(out.memory.data(), tokens * top_k, experts);
+          p.weight = weight.data();
+          p.logits = out.logits.data();
+          p.topk_ids = out.ids.data();
+          p.topk_weights = out.weights.data();
+          p.lists = out.lists;
+          p.num_tokens = tokens;
+          p.hidden_size = kHidden;
+          p.num_experts = experts;
+          p.top_k = top_k;
+          route(p, nullptr);
+          WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+          return out;
+        };
+        RouteParams plain, fused;
+        plain.x = stream.normed.data();
+        const auto hidden_out = poisoned<uint16_t>(stream.hidden.size()),
+                   normed = poisoned<uint16_t>(stream.hidden.size()),
+                   tile = poisoned<uint16_t>(stream.hidden.size());
+        const auto scales = poisoned<float>(stream.scales.size());
+        fused.norm = stream.norm(hidden_out.data());
+        fused.normed = normed.data();
+        fused.x_tile = {tile.data(), scales.data()};
+        const Out want = run(plain), got = run(fused);
+        ASSERT_EQ(read(got.logits), read(want.logits));
+        ASSERT_EQ(read(got.ids), read(want.ids));
+        ASSERT_EQ(read(got.weights), read(want.weights));
+        const auto counts = [](const Out& out) {
+          return from_device<int32_t>(out.lists.counts, sizeof(ExpertListCounts) / 4);
+        };
+        ASSERT_EQ(counts(got), counts(want));
+        ASSERT_EQ(read(hidden_out), read(stream.after));
+        ASSERT_EQ(read(normed), read(stream.normed));
+        ASSERT_EQ(read(tile), read(stream.tile));
+        ASSERT_EQ(read(scales), read(stream.scales));
+      }
+    }
+  }
+}
+
+TEST(FusedGpu, NormsThatDoNotFitAreRefused) {
+  const auto* memory = reinterpret_cast<uint16_t*>(uintptr_t{256});  // never read
+  StreamLinearParams p;
+  p.norm.hidden = memory;
+  p.norm.weight = reinterpret_cast<const std::byte*>(memory);
+  p.y = const_cast<uint16_t*>(memory);
+  p.weight = {TileFormat::kF16, reinterpret_cast<const std::byte*>(memory), 1, 4, kHidden};
+  const auto refused = [&](int32_t tokens, int32_t cols) {
+    p.num_tokens = tokens;
+    p.weight.cols = cols;
+    EXPECT_THROW(stream_linear(p, nullptr), std::invalid_argument);
+  };
+  refused(3, kHidden);
+  refused(1, 1024);
+  p.norm.hidden_out = const_cast<uint16_t*>(memory);  // is hidden
+  refused(1, kHidden);
+  RouteParams r;
+  r.norm.hidden = memory;
+  r.norm.weight = reinterpret_cast<const std::byte*>(memory);
+  r.num_tokens = 1;
+  r.num_experts = 8;
+  r.top_k = 2;
+  r.hidden_size = 1024;
+  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
+  r.hidden_size = kHidden;
+  r.num_tokens = 129;
+  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
+  r.num_tokens = 1;
+  r.x = memory;
+  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace warproll
