@@ -18,12 +18,13 @@ namespace attention {
 namespace {
 
 // kHigh: G > 8. Prefill goes with kHigh alone; what it adds to decode's rows has no effect.
-template <int kD, bool kHigh, bool kPrefill>
+// kFinish: decode_attention.
+template <int kD, bool kHigh, bool kPrefill, bool kFinish>
 __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_constant__ Params p) {
   ptx::allow_next_kernel();
   std::byte* memory = ptx::dynamic_shared_memory();
   const int tile = static_cast<int>(blockIdx.x) - p.decode_ctas;
-  if (!kPrefill || tile < 0) return Decoder<kD, kHigh>(p, memory).run();
+  if (!kPrefill || tile < 0) return Decoder<kD, kHigh, kFinish>(p, memory).run();
   if constexpr (kPrefill) {
     // The last tiles of a sequence see most: first.
     const int tiles = (static_cast<int>(gridDim.x) - p.decode_ctas) / p.op.num_kv_heads;
@@ -163,10 +164,10 @@ Params device_params(const PagedAttentionParams& op) {
   return p;
 }
 
-template <int kD, bool kHigh, bool kPrefill>
+template <int kD, bool kHigh, bool kPrefill, bool kFinish>
 void launch(const Params& p, cudaStream_t stream) {
   int64_t ctas = p.decode_ctas;
-  int shared_bytes = DecodeShared<kD, kHigh>::bytes(p.op.num_sequences);
+  int shared_bytes = DecodeShared<kD, kHigh, kFinish>::bytes(p.op.num_sequences);
   if (kPrefill) {
     ctas +=
         max_prefill_tiles(p.op.num_tokens, p.op.num_sequences, p.tile_tokens) * p.op.num_kv_heads;
@@ -175,15 +176,46 @@ void launch(const Params& p, cudaStream_t stream) {
   LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, shared_bytes, stream);
   config.programmatic();
   config.all_shared();
-  config.run(attention_kernel<kD, kHigh, kPrefill>, p);
+  config.run(attention_kernel<kD, kHigh, kPrefill, kFinish>, p);
 }
 
 template <int kD>
 void launch_dim(const Params& p, cudaStream_t stream) {
   const bool prefill = p.op.max_query_tokens != 1 && p.op.num_tokens > 1;
-  if (prefill) return launch<kD, true, true>(p, stream);
-  if (p.group > 8) return launch<kD, true, false>(p, stream);
-  launch<kD, false, false>(p, stream);
+  if (prefill) return launch<kD, true, true, false>(p, stream);
+  if (p.group > 8) return launch<kD, true, false, false>(p, stream);
+  launch<kD, false, false, false>(p, stream);
+}
+
+template <int kD>
+void launch_finish(const Params& p, cudaStream_t stream) {
+  if (p.group > 8) return launch<kD, true, false, true>(p, stream);
+  launch<kD, false, false, true>(p, stream);
+}
+
+void combine(const Params& p, cudaStream_t stream) {
+  if (p.partials.places == nullptr || p.op.one_kernel) return;
+  LaunchConfig config(
+      dim3(static_cast<unsigned>(p.op.num_heads), static_cast<unsigned>(p.op.num_sequences)),
+      Combiner::kThreads, 0, stream);
+  config.programmatic();
+  config.all_shared();
+  config.run(attention_combine_kernel, p);
+}
+
+void check_finish(const QkvFinishParams& f, const PagedAttentionParams& a) {
+  check_qkv_finish(f, false);
+  check_argument(
+      f.num_tokens == a.num_tokens && a.num_sequences == a.num_tokens && a.max_query_tokens == 1 &&
+          f.num_heads == a.num_heads && f.num_kv_heads == a.num_kv_heads &&
+          f.head_dim == a.head_dim && f.k_cache == a.k_cache && f.v_cache == a.v_cache &&
+          f.positions == a.positions,
+      [&] {
+        return "decode_attention: T " + std::to_string(f.num_tokens) + " and " +
+               std::to_string(a.num_tokens) + ", B " + std::to_string(a.num_sequences) +
+               ", max_query_tokens " + std::to_string(a.max_query_tokens) +
+               "; wanted one new token a sequence, and equal heads, D, caches and positions";
+      });
 }
 
 }  // namespace
@@ -204,13 +236,25 @@ void paged_attention(const PagedAttentionParams& params, cudaStream_t stream) {
   } else {
     attention::launch_dim<128>(p, stream);
   }
-  if (p.partials.places == nullptr || params.one_kernel) return;
-  LaunchConfig config(
-      dim3(static_cast<unsigned>(params.num_heads), static_cast<unsigned>(params.num_sequences)),
-      attention::Combiner::kThreads, 0, stream);
-  config.programmatic();
-  config.all_shared();
-  config.run(attention::attention_combine_kernel, p);
+  attention::combine(p, stream);
+}
+
+void decode_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
+                      cudaStream_t stream) {
+  attention::check_shapes(params);
+  attention::check_finish(finish, params);
+  if (params.num_tokens == 0) return;
+  PagedAttentionParams op = params;
+  op.q = finish.qkv;
+  attention::check_inputs(op);
+  attention::Params p = attention::device_params(op);
+  p.finish = finish;
+  if (params.head_dim <= 64) {
+    attention::launch_finish<64>(p, stream);
+  } else {
+    attention::launch_finish<128>(p, stream);
+  }
+  attention::combine(p, stream);
 }
 
 }  // namespace warproll

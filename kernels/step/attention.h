@@ -31,6 +31,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/stream.h"
+#include "kernels/step/qkv_finish.h"
 
 namespace warproll {
 
@@ -52,8 +53,8 @@ struct PagedAttentionParams {
   // paged_attention_workspace_bytes(), no initial value; but with one_kernel the first
   // kAttentionTicketBytes of it zero before their first use, which every launch leaves zero.
   void* workspace = nullptr;
-  int32_t num_sequences = 0;              // B, 0 .. kMaxAttentionSequences
-  int32_t num_tokens = 0;                 // T >= 0; 0 is a no-op
+  int32_t num_sequences = 0;  // B, 0 .. kMaxAttentionSequences
+  int32_t num_tokens = 0;     // T >= 0; 0 is a no-op
   // No sequence has more new tokens than this; 0: unknown. 1 leaves prefill out of the launch.
   int32_t max_query_tokens = 0;
   int32_t num_heads = 0;
@@ -74,6 +75,13 @@ struct PagedAttentionParams {
   bool one_kernel = false;
 };
 void paged_attention(const PagedAttentionParams& params, cudaStream_t stream);
+// qkv_finish and paged_attention in one kernel, for sequences of one new token: max_query_tokens 1, T = B.
+// The CTAs of a KV head norm and rotate its query heads themselves; K and V of the new token come from
+// qkv, and go to the cache for later steps. The same bits, if slot_mapping[b] is where block_table[b] has
+// positions[b], and both are in range. q is neither read nor written. `finish` and `attention` agree on
+// shapes, caches and positions; D a multiple of 16. past_is_older covers all that is read of the cache.
+void decode_attention(const QkvFinishParams& finish, const PagedAttentionParams& attention,
+                      cudaStream_t stream);
 // Of B, heads, D, P and bt. Grows with B * P; 0 where P * bt <= kAttentionSplit.
 [[nodiscard]] size_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
 

@@ -24,6 +24,7 @@ inline constexpr int kNoPartials = -1;
 
 struct Params {
   PagedAttentionParams op;
+  QkvFinishParams finish;  // decode_attention
   Partials partials;
   float scale_log2 = 0;  // scale * log2(e)
   int group = 0;         // G

@@ -169,8 +169,8 @@ struct GroupFolder {
       for (int q = 0; q < kQuads; ++q) {
         if (dim(q) >= head_dim) break;
         const float4 v = total.acc[q];
-        auto* to = reinterpret_cast<__nv_bfloat162*>(out + static_cast<int64_t>(head) * head_dim +
-                                                     dim(q));
+        auto* to =
+            reinterpret_cast<__nv_bfloat162*>(out + static_cast<int64_t>(head) * head_dim + dim(q));
         to[0] = __floats2bfloat162_rn(divide(v.x, reciprocal), divide(v.y, reciprocal));
         to[1] = __floats2bfloat162_rn(divide(v.z, reciprocal), divide(v.w, reciprocal));
       }

@@ -27,13 +27,13 @@ void stream_linear(const StreamLinearParams& p, cudaStream_t stream) {
   if (p.num_tokens == 0) return;
   const bool tile = p.x.values != nullptr;
   const bool norm = p.norm.hidden != nullptr;
-  check_argument(norm   ? !tile && p.x_bf16 == nullptr
-                 : tile ? p.x.scales != nullptr && p.x_bf16 == nullptr
-                        : p.x_bf16 != nullptr,
-                 [] {
-                   return std::string(
-                       "stream linear: wanted one of x with its scales, x_bf16 and norm");
-                 });
+  check_argument(
+      norm   ? !tile && p.x_bf16 == nullptr
+      : tile ? p.x.scales != nullptr && p.x_bf16 == nullptr
+             : p.x_bf16 != nullptr,
+      [] {
+        return std::string("stream linear: wanted one of x with its scales, x_bf16 and norm");
+      });
   check_argument(!norm || stream_linear_can_norm(p.num_tokens, p.weight), [&] {
     return "stream linear: a norm of T " + std::to_string(p.num_tokens) + " over " +
            std::to_string(p.weight.cols) + " columns, wanted T up to " +

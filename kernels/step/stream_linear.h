@@ -37,7 +37,7 @@ namespace warproll {
 struct StreamLinearParams {
   TileActivations x;                 // [T, weight.cols]; values null: x_bf16, or norm
   const uint16_t* x_bf16 = nullptr;  // BF16 [T, weight.cols], 16-byte aligned
-  ResidualNorm norm = {};  // hidden null: x or x_bf16. Only where stream_linear_can_norm
+  ResidualNorm norm = {};            // hidden null: x or x_bf16. Only where stream_linear_can_norm
   TileMatrix weight;                 // one expert, rows / 16 tiles
   uint16_t* y = nullptr;             // BF16 [T, rows], 8-byte aligned
   float* y_f32 = nullptr;  // [T, rows], 16-byte aligned; written instead of y when not null

@@ -136,7 +136,8 @@ TEST(FusedGpu, ARouterThatNormsHasTheBitsOfTwoKernels) {
         };
         const auto run = [&](RouteParams p) {
           const size_t pairs = count_of(tokens, top_k);
-          Out out{poisoned<float>(count_of(tokens, experts)), poisoned<float>(pairs),
+          Out out{poisoned<float>(count_of(tokens, experts)),
+                  poisoned<float>(pairs),
                   poisoned<int32_t>(pairs),
                   DeviceBuffer<std::byte>(expert_lists_bytes(tokens * top_k, experts)),
                   {}};
