@@ -83,6 +83,25 @@ WeightFormat format_of(const std::string& dtype) {
                               "', wanted bf16, mxfp8 or fp8_block");
 }
 
+StepFusions fusions_of(const std::vector<std::string>& chain) {
+  StepFusions fusions;
+  for (const std::string& name : chain) {
+    const bool all = name == "fused";
+    if (!all && name != "plain" && name != "attention" && name != "partials" &&
+        name != "qkv_norm" && name != "route_norm" && name != "finish") {
+      throw std::invalid_argument("bench step: chain is '" + name +
+                                  "', wanted plain, fused, or attention, partials, qkv_norm, "
+                                  "route_norm, finish");
+    }
+    fusions.one_attention |= all || name == "attention";
+    fusions.partials |= all || name == "partials";
+    fusions.qkv_norm |= all || name == "qkv_norm";
+    fusions.route_norm |= all || name == "route_norm";
+    fusions.finish |= all || name == "finish";
+  }
+  return fusions;
+}
+
 struct Part {
   const char* name;
   void (StepLayers::*run)(size_t, cudaStream_t) const;
@@ -116,7 +135,7 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
       if (layers == nullptr)
         layers = std::make_unique<StepLayers>(o.num_layers, format, max_batch, o.context);
       for (const int32_t batch : o.batches) {
-        layers->set_batch(batch);
+        layers->set_batch(batch, op == "route" ? StepFusions{} : fusions_of(o.chain));
         const auto measure = [&](const auto& wanted) {
           return timer.median_us([&](cudaStream_t s) {
             for (size_t i = 0; i < layers->size(); ++i) {

@@ -67,6 +67,8 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   fill(caches_, 2, 1.0f);
   hidden_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   fill(hidden_, 3, 1.0f);
+  hidden_next_ = DeviceBuffer<uint16_t>(product(b, kHidden));
+  fill(hidden_next_, 3, 1.0f);
   normed_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   tile_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   scales_ = DeviceBuffer<float>(product(b, 1));
@@ -98,6 +100,9 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   slots_ = DeviceBuffer<int32_t>(slots);
   attention_workspace_ = DeviceBuffer<std::byte>(
       paged_attention_workspace_bytes(attention_shape(max_batch, blocks_of_sequence_)));
+  if (attention_workspace_.size() > 0) {
+    WARPROLL_CUDA_CHECK(cudaMemset(attention_workspace_.data(), 0, attention_workspace_.size()));
+  }
   set_batch(max_batch);
   // Something to read everywhere, and expert lists.
   for (size_t i = 0; i < layers; ++i) {
@@ -108,12 +113,40 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens) { tokens_ = tokens; }
+void StepLayers::set_batch(int32_t tokens, const StepFusions& fusions) {
+  tokens_ = tokens;
+  fusions_ = fusions;
+  left_ = {};
+  swapped_ = false;
+  if (!fusions.partials) return;
+  // What the first layer adds is the last one's.
+  route(size() - 1, nullptr);
+  experts(size() - 1, nullptr);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+bool StepLayers::qkv_norms() const {
+  return fusions_.qkv_norm && left_.partials == nullptr &&
+         stream_linear_can_norm(tokens_, qkv_[0]->down_tiles);
+}
+bool StepLayers::route_norms() const { return fusions_.route_norm && tokens_ <= 128; }
+
+ResidualNorm StepLayers::take_norm(const uint16_t* addend) const {
+  ResidualNorm n;
+  n.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
+  n.hidden_out = swapped_ ? hidden_.data() : hidden_next_.data();
+  n.addend = addend;
+  n.weight = reinterpret_cast<const std::byte*>(norm_weights_.data());
+  swapped_ = !swapped_;
+  return n;
+}
 
 void StepLayers::input_norm(size_t, cudaStream_t s) const {
+  if (qkv_norms()) return;
   AddRmsNormParams p;
-  p.hidden = hidden_.data();
-  p.addend = y_.data();
+  p.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
+  p.addend = left_.partials == nullptr ? y_.data() : nullptr;
+  p.moe = left_;
   p.weight = reinterpret_cast<const std::byte*>(norm_weights_.data());
   p.normed_tile = {tile_.data(), scales_.data()};
   p.num_tokens = tokens_;
@@ -123,14 +156,18 @@ void StepLayers::input_norm(size_t, cudaStream_t s) const {
 
 void StepLayers::qkv(size_t i, cudaStream_t s) const {
   StreamLinearParams p;
-  p.x = {tile_.data(), scales_.data()};
+  if (qkv_norms()) {
+    p.norm = take_norm(y_.data());
+  } else {
+    p.x = {tile_.data(), scales_.data()};
+  }
   p.weight = qkv_[i]->down_tiles;
   p.y = qkv_out_.data();
   p.num_tokens = tokens_;
   stream_linear(p, s);
 }
 
-void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+QkvFinishParams StepLayers::finish_params(size_t i) const {
   const size_t cache = caches_.size() / size() / 2;
   QkvFinishParams p;
   p.qkv = qkv_out_.data();
@@ -148,7 +185,11 @@ void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
   p.num_heads = kHeads;
   p.num_kv_heads = kKvHeads;
   p.head_dim = kHeadDim;
-  warproll::qkv_finish(p, s);
+  return p;
+}
+
+void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+  if (!fusions_.finish) warproll::qkv_finish(finish_params(i), s);
 }
 
 void StepLayers::attention(size_t i, cudaStream_t s) const {
@@ -162,6 +203,8 @@ void StepLayers::attention(size_t i, cudaStream_t s) const {
   p.block_table = block_table_.data();
   p.out = attention_.data();
   p.workspace = attention_workspace_.data();
+  p.one_kernel = fusions_.one_attention;
+  if (fusions_.finish) return decode_attention(finish_params(i), p, s);
   paged_attention(p, s);
 }
 
@@ -175,8 +218,9 @@ void StepLayers::o(size_t i, cudaStream_t s) const {
 }
 
 void StepLayers::post_norm(size_t, cudaStream_t s) const {
+  if (route_norms()) return;
   AddRmsNormParams p;
-  p.hidden = hidden_.data();
+  p.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
   p.addend = o_out_.data();
   p.weight = reinterpret_cast<const std::byte*>(norm_weights_.data());
   p.normed = normed_.data();
@@ -188,13 +232,17 @@ void StepLayers::post_norm(size_t, cudaStream_t s) const {
 
 void StepLayers::route(size_t i, cudaStream_t s) const {
   RouteParams p;
-  p.x = normed_.data();
+  if (route_norms()) {
+    p.norm = take_norm(o_out_.data());
+    p.x_tile = {tile_.data(), scales_.data()};
+  } else {
+    p.x = normed_.data();
+  }
   p.weight = router_weights_.data() + i * product(kExperts.num_experts, kHidden);
   p.logits = logits_.data();
   p.topk_ids = topk_ids_.data();
   p.topk_weights = topk_weights_.data();
   p.lists = lists_[i];
-  p.x_tile = {tile_.data(), scales_.data()};
   p.num_tokens = tokens_;
   p.hidden_size = kHidden;
   p.num_experts = kExperts.num_experts;
@@ -213,7 +261,11 @@ void StepLayers::experts(size_t i, cudaStream_t s) const {
   p.y = y_.data();
   p.num_tokens = tokens_;
   p.top_k = kExperts.top_k;
-  warp_decode(p, s);
+  if (fusions_.partials) {
+    left_ = warp_decode_partials(p, s);
+  } else {
+    warp_decode(p, s);
+  }
 }
 
 double StepLayers::bytes_of_layer() const {

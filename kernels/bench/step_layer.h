@@ -8,8 +8,20 @@
 #include "kernels/bench/random_experts.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/moe/expert_lists.h"
+#include "kernels/moe/warp_decode.h"
+#include "kernels/step/qkv_finish.h"
+#include "kernels/step/residual_norm.h"
 
 namespace warproll {
+
+// Which kernels of a chain are one, where a batch's shape allows it.
+struct StepFusions {
+  bool one_attention = false;  // paged_attention's combine
+  bool partials = false;       // combine of the experts in input_norm
+  bool qkv_norm = false;       // input_norm in qkv
+  bool route_norm = false;     // post_norm in route
+  bool finish = false;         // qkv_finish in attention
+};
 
 class StepLayers {
  public:
@@ -25,9 +37,9 @@ class StepLayers {
                                                uint64_t seed);
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
-  void set_batch(int32_t tokens);
+  void set_batch(int32_t tokens, const StepFusions& fusions = {});
 
-  // Of layer i.
+  // Of layer i. A part that another one does is nothing.
   void input_norm(size_t i, cudaStream_t s) const;
   void qkv(size_t i, cudaStream_t s) const;
   void qkv_finish(size_t i, cudaStream_t s) const;
@@ -44,15 +56,24 @@ class StepLayers {
   [[nodiscard]] const RandomExperts& o_weight(size_t i) const { return *o_[i]; }
 
  private:
+  [[nodiscard]] bool qkv_norms() const;
+  [[nodiscard]] bool route_norms() const;
+  ResidualNorm take_norm(const uint16_t* addend) const;
+  [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
+
   std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;
   std::vector<DeviceBuffer<std::byte>> lists_memory_;
   std::vector<ExpertLists> lists_;
   DeviceBuffer<uint16_t> router_weights_, norm_weights_, caches_;
-  DeviceBuffer<uint16_t> hidden_, normed_, tile_, qkv_out_, q_, attention_, o_out_, h_, y_;
+  DeviceBuffer<uint16_t> hidden_, hidden_next_, normed_, tile_, qkv_out_, q_, attention_, o_out_,
+      h_, y_;
   DeviceBuffer<float> scales_, logits_, topk_weights_, partials_, rope_;
   DeviceBuffer<int32_t> topk_ids_, positions_, slots_, cu_seqlens_, block_table_;
   DeviceBuffer<std::byte> attention_workspace_;
   int32_t max_batch_, context_, tokens_ = 0;
+  StepFusions fusions_;
+  mutable MoePartials left_;      // by the experts enqueued last
+  mutable bool swapped_ = false;  // the residual stream is hidden_next_
   int32_t blocks_of_sequence_;
 };
 
