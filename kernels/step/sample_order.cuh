@@ -52,16 +52,29 @@ WARPROLL_HOST_DEVICE double to_double(Mass mass) {
 }
 
 // 2^r for |r| <= 0.5, relative error 2e-14; 2^0 is 1. Interpolated at Chebyshev's points.
+#define WARPROLL_EXP2_TERMS                                                                      \
+  {                                                                                              \
+    0x1.b63880a30e9ffp-24, 0x1.63d136366db24p-20, 0x1.ffcb9515a8016p-17, 0x1.4308ac85aa947p-13,  \
+        0x1.5d87fe86fe88ep-10, 0x1.3b2ab7181b755p-7, 0x1.c6b08d7047e52p-5, 0x1.ebfbdff823cedp-3, \
+        0x1.62e42fefa39efp-1                                                                     \
+  }
+inline constexpr int kExp2Terms = 9;
+inline constexpr double kExp2[kExp2Terms] = WARPROLL_EXP2_TERMS;
+#ifdef __CUDACC__
+// In constant memory a term is an operand; as a literal it takes two instructions to bring.
+static __constant__ double exp2_terms[kExp2Terms] = WARPROLL_EXP2_TERMS;
+#endif
 WARPROLL_HOST_DEVICE double exp2_fraction(double r) {
-  double p = 0x1.b63880a30e9ffp-24;
-  p = fma(p, r, 0x1.63d136366db24p-20);
-  p = fma(p, r, 0x1.ffcb9515a8016p-17);
-  p = fma(p, r, 0x1.4308ac85aa947p-13);
-  p = fma(p, r, 0x1.5d87fe86fe88ep-10);
-  p = fma(p, r, 0x1.3b2ab7181b755p-7);
-  p = fma(p, r, 0x1.c6b08d7047e52p-5);
-  p = fma(p, r, 0x1.ebfbdff823cedp-3);
-  p = fma(p, r, 0x1.62e42fefa39efp-1);
+#ifdef __CUDA_ARCH__
+  const double* terms = exp2_terms;
+#else
+  const double* terms = kExp2;
+#endif
+  double p = terms[0];
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+  for (int i = 1; i < kExp2Terms; ++i) p = fma(p, r, terms[i]);
   return fma(p, r, 1.0);
 }
 

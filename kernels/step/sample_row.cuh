@@ -156,7 +156,9 @@ class RowSampler {
       if (lane_ == 0) s_.least_kept = least;
     }
     __syncthreads();
-    const uint32_t least_kept = r.min_p > 0.0f ? s_.least_kept : 0;
+    // Of numbers, ascending_of's order is theirs. No logit is above INFINITY, so none counts without
+    // min-p.
+    const float least_kept = r.min_p > 0.0f ? step::logit_of_ascending(s_.least_kept) : INFINITY;
     const bool needs_raw = r.temperature != 1.0f;
     double raw = 0.0;
     uint32_t kept = 0, last_count = 0;
@@ -167,7 +169,7 @@ class RowSampler {
       const int bin = scale_.bin(logit);  // the last one of -inf
       const uint64_t weight = scale_.weight(logit, scale_.octaves(bin));
       if (needs_raw) raw += raw_weight(logit);
-      if (mine && step::ascending_of(logit) >= least_kept) ++kept;
+      if (mine && logit >= least_kept) ++kept;
       if (__all_sync(~0u, bin == __shfl_sync(~0u, bin, 0)) && bin != kBins - 1) {
         add_warp(bin,
                  weight);  // everybody's is a token, since a place past the end is in the last bin
