@@ -66,9 +66,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
                                            int64_t{kKvHeads} * kHeadDim));
   fill(caches_, 2, 1.0f);
   hidden_ = DeviceBuffer<uint16_t>(product(b, kHidden));
-  fill(hidden_, 3, 1.0f);
   hidden_next_ = DeviceBuffer<uint16_t>(product(b, kHidden));
-  fill(hidden_next_, 3, 1.0f);
   normed_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   tile_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   scales_ = DeviceBuffer<float>(product(b, 1));
@@ -79,7 +77,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   o_out_ = DeviceBuffer<uint16_t>(product(b, kHidden));
   fill(o_out_, 5, 1.0f);
   y_ = DeviceBuffer<uint16_t>(product(b, kHidden));
-  fill(y_, 6, 1.0f);
+  refill();
   h_ = DeviceBuffer<uint16_t>(product(2 * pairs, kExperts.intermediate_size));
   partials_ = DeviceBuffer<float>(product(pairs, kHidden));
   logits_ = DeviceBuffer<float>(product(b, kExperts.num_experts));
@@ -123,6 +121,44 @@ void StepLayers::set_batch(int32_t tokens, const StepFusions& fusions) {
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void StepLayers::refill() {
+  fill(hidden_, 3, 1.0f);
+  fill(hidden_next_, 3, 1.0f);
+  fill(y_, 6, 1.0f);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void StepLayers::restart(int32_t tokens, const StepFusions& fusions) {
+  tokens_ = tokens;
+  fusions_ = fusions;
+  left_ = {};
+  swapped_ = false;
+}
+
+void StepLayers::chain(cudaStream_t s) const {
+  for (size_t i = 0; i < size(); ++i) {
+    input_norm(i, s);
+    qkv(i, s);
+    qkv_finish(i, s);
+    attention(i, s);
+    o(i, s);
+    post_norm(i, s);
+    route(i, s);
+    experts(i, s);
+  }
+}
+
+StepLayers::State StepLayers::state() const {
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+  const auto rows = [&](const auto& buffer, int64_t width) {
+    auto all = buffer.to_host();
+    all.resize(product(tokens_, width));
+    return all;
+  };
+  return {rows(swapped_ ? hidden_next_ : hidden_, kHidden), rows(qkv_out_, kQkvRows),
+          rows(attention_, kOCols), rows(o_out_, kHidden), rows(logits_, kExperts.num_experts)};
 }
 
 bool StepLayers::qkv_norms() const {

@@ -38,6 +38,20 @@ class StepLayers {
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
   void set_batch(int32_t tokens, const StepFusions& fusions = {});
+  // The same, but the first layer adds a tensor. Then a chain leaves the same bits with any fusions, if
+  // refill() comes before it.
+  void restart(int32_t tokens, const StepFusions& fusions);
+  // The residual stream, and what is added first, are as they were made. Waits for the device.
+  void refill();
+  // All layers, in order.
+  void chain(cudaStream_t s) const;
+  // Of the layers enqueued last: hidden, qkv, attention, o; the router's logits. Waits for the device.
+  struct State {
+    std::vector<uint16_t> hidden, qkv, attention, o;
+    std::vector<float> logits;
+    bool operator==(const State&) const = default;
+  };
+  [[nodiscard]] State state() const;
 
   // Of layer i. A part that another one does is nothing.
   void input_norm(size_t i, cudaStream_t s) const;

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "gpu_support.h"
+#include "kernels/bench/step_layer.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/dtype.h"
 #include "kernels/moe/route.h"
 #include "kernels/step/add_rmsnorm.h"
@@ -178,6 +180,41 @@ TEST(FusedGpu, ARouterThatNormsHasTheBitsOfTwoKernels) {
         ASSERT_EQ(read(tile), read(stream.tile));
         ASSERT_EQ(read(scales), read(stream.scales));
       }
+    }
+  }
+}
+
+// Whole layers in a graph, where every kernel may start before the one it reads from has ended.
+TEST(FusedGpu, AReplayedChainHasTheBitsOfPlainKernels) {
+  SKIP_WITHOUT_GPU();
+  StepLayers layers(3, WeightFormat::kBf16, 64, 1400);
+  const auto run = [&](int32_t tokens, const StepFusions& fusions) {
+    layers.restart(tokens, fusions);
+    const CudaGraph graph = CudaGraph::capture([&](cudaStream_t s) { layers.chain(s); });
+    const CudaStream stream;
+    std::vector<StepLayers::State> states;
+    for (int i = 0; i < 5; ++i) {
+      layers.refill();
+      graph.launch(stream.get());
+      WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
+      states.push_back(layers.state());
+      EXPECT_TRUE(states.back() == states.front()) << "replay " << i;
+    }
+    return states.front();
+  };
+  for (const int32_t tokens : {1, 2, 3, 8, 17, 64}) {
+    SCOPED_TRACE("T " + std::to_string(tokens));
+    const StepLayers::State want = run(tokens, {});
+    const StepFusions all = {true, true, true, true, true};
+    for (const StepFusions& fusions :
+         {StepFusions{.one_attention = true}, StepFusions{.partials = true},
+          StepFusions{.qkv_norm = true, .route_norm = true}, StepFusions{.finish = true}, all}) {
+      const StepLayers::State got = run(tokens, fusions);
+      EXPECT_TRUE(got.hidden == want.hidden);
+      EXPECT_TRUE(got.qkv == want.qkv);
+      EXPECT_TRUE(got.attention == want.attention);
+      EXPECT_TRUE(got.o == want.o);
+      EXPECT_TRUE(got.logits == want.logits);
     }
   }
 }
