@@ -164,9 +164,9 @@ class Decoder {
   using LaneSums = Sums<kTiles>;
   // As many as registers allow.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  static constexpr int kFoldBatch = kHigh ? 2 : 4;
+  static constexpr int kFoldBatch = kHigh ? 1 : kFinish ? 2 : 4;
 #else
-  static constexpr int kFoldBatch = kHigh ? 2 : kFinish ? 4 : 8;
+  static constexpr int kFoldBatch = kHigh ? 1 : kFinish ? 4 : 8;
 #endif
 
   __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
