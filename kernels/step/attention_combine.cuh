@@ -101,13 +101,14 @@ struct GroupFolder {
     sums.state = make_float2(minus_infinity(), 0.0f);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) sums.acc[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
     for (int base = 0; base < count; base += kBatch) {
       float2 states[kBatch];
       float4 values[kBatch][kQuads];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (base + i >= count) continue;
-        const int64_t at = row(first + (base + i) * stride, head);
+        // Behind the last: it again, so that no load waits for a branch.
+        const int64_t at = row(first + max(min(base + i, count - 1), 0) * stride, head);
         states[i] = __ldcg(parts.states + at);
 #pragma unroll
         for (int q = 0; q < kQuads; ++q) {
@@ -138,6 +139,7 @@ struct GroupFolder {
   template <class Use>
   __device__ __forceinline__ void for_heads(int first, int count, int stride,
                                             const Use& use) const {
+#pragma unroll 1
     for (int base = 0; base < group; base += kHeads) {
       const int head = base + static_cast<int>(threadIdx.x) / kLanes;
       const bool is_head = head < group;

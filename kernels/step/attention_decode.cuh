@@ -146,7 +146,7 @@ class Decoder {
     if (now_.done) return;
     for (; loaded < Shared::kStages - 1; ++loaded) load(loaded);
     enter_pair();
-    part_.reset();
+    reset();
     int stage = 0;
     while (!now_.done) {
       ptx::cp_async_wait<Shared::kStages - 2>();
@@ -162,12 +162,7 @@ class Decoder {
   using Shared = DecodeShared<kD, kHigh, kFinish>;
   static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
   using LaneSums = Sums<kTiles>;
-  // As many as registers allow.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  static constexpr int kFoldBatch = kHigh ? 1 : kFinish ? 2 : 4;
-#else
-  static constexpr int kFoldBatch = kHigh ? 1 : kFinish ? 4 : 8;
-#endif
+  static constexpr int kFoldBatch = kHigh ? 2 : 8;  // as many as registers allow
 
   __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
   __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
@@ -210,8 +205,6 @@ class Decoder {
         q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
       }
     }
-    group_.reset();
-    total_.reset();
     finished_groups_ = 0;
     if (threadIdx.x == 0 && now_.position == 0 && p_.partials.places != nullptr) {
       p_.partials.places[now_.sequence * p_.op.num_kv_heads + now_.kv_head] =
@@ -356,16 +349,31 @@ class Decoder {
         ++finished_groups_;
       } else if (p_.op.one_kernel) {
         leave_group(group);
-        total_.reset();  // not in use; so it takes no registers there
+        reset();
       }
+      group_.reset();
     }
-    if (ends && now_.whole) write();
-    if (ends && !now_.whole && p_.op.one_kernel) leave_pair();
-    now_.next();
-    if (ends && !now_.done) enter_pair();
-    // Here, so that they take no registers while others' parts are folded, or heads finished.
     if (split_ends) part_.reset();
-    if (group_ends) group_.reset();
+    if (ends) return finish_run();
+    now_.next();
+  }
+
+  // All sums are reset where others' parts have been folded, or heads finished: so they take no registers
+  // there.
+  __device__ __forceinline__ void reset() {
+    part_.reset();
+    group_.reset();
+    total_.reset();
+  }
+  __device__ __forceinline__ void finish_run() {
+    if (now_.whole) {
+      write();
+    } else if (p_.op.one_kernel) {
+      leave_pair();
+    }
+    now_.next();
+    if (!now_.done) enter_pair();
+    reset();
   }
 
   // one_kernel, and this run has all splits of a group: it becomes a unit at once.
