@@ -6,10 +6,10 @@
 
 #include "rollout/engine/request_check.h"
 #include "rollout/model/cuda/device_weights.h"
+#include "rollout/model/synthetic_tensors.h"
 #include "rollout/tokenizer/chat_format.h"
 #include "weights_sync/weight_staging.h"
 #ifdef WARPROLL_HAS_CUDA
-#include "rollout/model/synthetic_tensors.h"
 #include "weights_sync/cuda/random_weights.h"
 #endif
 
@@ -70,9 +70,7 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
   return make_weight_set(*staged, device);
 }
 
-#ifdef WARPROLL_HAS_CUDA
-Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
-                                           const LayoutFunction& layout, WeightArenas& arenas) {
+Result<ModelTensors> random_tensors(const RandomModel& random) {
   const std::optional<SyntheticFormat> format = synthetic_format_from(random.weights);
   if (!format.has_value()) {
     return invalid_argument("random weights '" + random.weights +
@@ -82,13 +80,20 @@ Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t w
   if (!file) return not_found(random.config_path + ": cannot be opened for reading");
   std::ostringstream text;
   text << file.rdbuf();
-  RandomWeights weights;
-  weights.files.config_json = text.str();
-  const Result<ModelConfig> config = model_config_of(weights.files);
+  ModelTensors made;
+  made.files.config_json = text.str();
+  const Result<ModelConfig> config = model_config_of(made.files);
   if (!config.ok()) return config.status().with_context(random.config_path);
-  weights.tensors = synthetic_tensors(*config, *format);
-  weights.seed = random.seed;
-  return load_random(weights, weight_version, layout, arenas);
+  made.tensors = synthetic_tensors(*config, *format);
+  return made;
+}
+
+#ifdef WARPROLL_HAS_CUDA
+Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
+                                           const LayoutFunction& layout, WeightArenas& arenas) {
+  WARPROLL_TRY_ASSIGN(made, random_tensors(random));
+  return load_random({std::move(made.files), std::move(made.tensors), random.seed}, weight_version,
+                     layout, arenas);
 }
 #else
 Result<StagedWeightsPtr> load_random_model(const RandomModel&, uint64_t, const LayoutFunction&,

@@ -40,6 +40,11 @@ struct RandomModel {
   std::string weights = "mxfp8_experts";  // or "bf16"; the rest is BF16 either way
   uint64_t seed = 1;
 };
+struct ModelTensors {
+  CheckpointFiles files;
+  std::vector<TensorInfo> tensors;
+};
+Result<ModelTensors> random_tensors(const RandomModel& random);
 Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
                                            const LayoutFunction& layout, WeightArenas& arenas);
 Result<WeightSetPtr> load_random_weight_set(const RandomModel& random, const ModelDevice& device);

@@ -47,18 +47,36 @@ EngineConfig WorkerNode::engine_config() const {
   return config;
 }
 
+RandomModel WorkerNode::random_model() const {
+  return {config_.model.checkpoint + "/config.json", config_.model.random_weights,
+          static_cast<uint64_t>(config_.model.random_seed)};
+}
+
+// What the model starts from: the files and tensors of the checkpoint, or those it would have.
+Result<ModelTensors> WorkerNode::initial_tensors() const {
+  if (config_.model.load == "random") return random_tensors(random_model());
+  WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(config_.model.checkpoint));
+  return ModelTensors{checkpoint.files(),
+                      {checkpoint.tensors().begin(), checkpoint.tensors().end()}};
+}
+
 // Before anything large is allocated. In host memory the KV cache is what the configuration says.
 Status WorkerNode::plan_memory() {
   const std::string where = "model.checkpoint " + config_.model.checkpoint;
-  const Result<Checkpoint> checkpoint = Checkpoint::open(config_.model.checkpoint);
-  if (!checkpoint.ok()) return checkpoint.status().with_context(where);
-  const Result<ModelConfig> config = model_config_of(checkpoint->files());
+  const Result<ModelTensors> start = initial_tensors();
+  if (!start.ok()) return start.status().with_context(where);
+  const Result<ModelConfig> config = model_config_of(start->files);
   if (!config.ok()) return config.status().with_context(where);
   const ModelConfig& model = *config;
   const auto wanted = static_cast<uint64_t>(config_.engine.kv_memory_mb) << 20;
   const int64_t block_bytes =
       kv_block_bytes(model, config_.engine.kv_block_tokens, device_.runner.kv_value_bytes);
   if (!device_.on_gpu()) {
+    if (config_.model.load == "random") {
+      return invalid_argument(
+          "model.load is random, which draws weights on a GPU, and the model runs on a " +
+          device_.description);
+    }
     if (wanted == 0) {
       return invalid_argument(
           "engine.kv_memory_mb is 0 (what the GPU has left), wanted a size on a CPU");
@@ -76,7 +94,7 @@ Status WorkerNode::plan_memory() {
   }
   const LayoutFunction layout_of =
       make_layout_function(config_.model.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
-  const Result<ArenaLayout> layout = layout_of(checkpoint->files(), checkpoint->tensors());
+  const Result<ArenaLayout> layout = layout_of(start->files, start->tensors);
   if (!layout.ok()) return layout.status().with_context(where);
   MemoryNeeds needs;
   needs.free_bytes = free_gpu_bytes(device_);

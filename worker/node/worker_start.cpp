@@ -37,14 +37,13 @@ Status WorkerNode::load_weights() {
       continue;
     }
     if (transport == "nccl") {
-      const auto api = open_nccl(static_cast<int32_t>(config_.weights.nccl_device));
+      const auto api = open_nccl(static_cast<int32_t>(config_.engine.gpu));
       WARPROLL_TRY(api.status().with_context("weights.transports: nccl"));
       NcclTransportOptions nccl;
       nccl.max_ctas = static_cast<int32_t>(config_.weights.nccl_max_ctas);
       nccl.nccl_variables = nccl_variables();
       transports_.push_back(std::make_unique<NcclTransport>(*api, nccl));
-      logger_.info("NCCL " + (*api)->version() + " on GPU " +
-                   std::to_string(config_.weights.nccl_device));
+      logger_.info("NCCL " + (*api)->version() + " on GPU " + std::to_string(config_.engine.gpu));
       continue;
     }
     TcpTransportOptions options;
@@ -97,8 +96,14 @@ Status WorkerNode::load_weights() {
     ++alarms_;
   };
   updates_ = std::make_unique<UpdateReceiver>(std::move(options));
-  const Result<StagedWeightsPtr> loaded = updates_->load_initial(
-      config_.model.checkpoint, static_cast<uint64_t>(config_.model.weight_version));
+  const auto version = static_cast<uint64_t>(config_.model.weight_version);
+  const Result<StagedWeightsPtr> loaded =
+      config_.model.load == "files"
+          ? updates_->load_initial(config_.model.checkpoint, version)
+          : updates_->load_initial([this, version](WeightArenas& arenas) {
+              return load_random_model(random_model(), version,
+                                       make_layout_function(false, std::nullopt, true), arenas);
+            });
   return loaded.status().with_context("model.checkpoint " + config_.model.checkpoint);
 }
 
