@@ -83,6 +83,7 @@ bool EngineCore::step(TimePoint now) {
     under_way_.clear();
     run_ahead(rows);
     collect(rows);
+    if (live_.empty()) settle();  // rows for nothing hold weights
   }
   ++stats_.num_steps;
   stats_.count_step_us(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
@@ -122,7 +123,8 @@ void EngineCore::launch(std::span<const ScheduledChunk> chunks) {
   runner_.launch(chunks);
   ++stats_.num_forward_passes;
   for (const ScheduledChunk& chunk : chunks) {
-    under_way_.push_back({chunk.sequence->request.request_id, chunk.sequence->admission_order});
+    under_way_.push_back({chunk.sequence->request.request_id, chunk.sequence->admission_order,
+                          chunk.sequence->weights});
   }
 }
 
