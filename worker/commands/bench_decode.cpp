@@ -9,6 +9,7 @@
 #include "rollout/engine/engine_core.h"
 #include "worker/commands/decode_floor.h"
 #include "worker/commands/device_options.h"
+#include "worker/commands/literal_experts.h"
 #include "worker/commands/route_injection.h"
 #include "worker/node/serving_model.h"
 #include "worker/terminal/exit_code.h"
@@ -201,6 +202,11 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
     ModelDeviceOptions with_path = options.device;
     with_path.moe_path = moe_path;
     WARPROLL_TRY_ASSIGN(path_device, open_model_device(with_path));
+    WeightSetPtr path_weights = weights;
+    if (moe_path == "literal") {
+      WARPROLL_TRY_ASSIGN(with_rows, with_literal_experts(weights));
+      path_weights = std::move(with_rows);
+    }
     for (const int32_t prompt : options.contexts) {
       if (prompt + options.tokens + kWarmUpSteps + 1 > weights->config.max_position_embeddings) {
         return invalid_argument("--context " + std::to_string(prompt) + " and --tokens " +
@@ -211,8 +217,8 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
       for (const int32_t batch : options.batches) {
         for (const bool uniform : routings) {
           const DecodeCase what{batch, prompt, uniform};
-          WARPROLL_TRY_ASSIGN(row,
-                              measure(weights, what, options, path_device.runner, context.stop));
+          WARPROLL_TRY_ASSIGN(
+              row, measure(path_weights, what, options, path_device.runner, context.stop));
           report(options, path_device, *weights, what, moe_path, row, table, rows);
         }
       }
@@ -260,7 +266,8 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   list("--context", options->contexts, "prompt tokens of each: 1024,8192")
       ->check(CLI::Range(1, 1 << 24));
   list("--routing", options->routings, "free, uniform (drawn experts, GPU)");
-  list("--moe-path", options->moe_paths, "GPU: auto, warp_decode, expert_centric");
+  list("--moe-path", options->moe_paths,
+       "GPU: auto, warp_decode, expert_centric, literal (with random rows)");
   decode->add_option("--tokens", options->tokens, "timed tokens of each")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 24));

@@ -105,7 +105,8 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
   MemoryNeeds needs;
   needs.free_bytes = free_gpu_bytes(device);
   needs.arena_bytes = layout->total_bytes;
-  needs.workspace_bytes = workspace_bytes(device, model, backend_sizes(engine_config(config, 1), model));
+  needs.workspace_bytes =
+      workspace_bytes(device, model, backend_sizes(engine_config(config, 1), model));
   needs.receive_bytes = receive_bytes(*layout);
   needs.kv_block_bytes = static_cast<uint64_t>(block_bytes);
   needs.wanted_kv_bytes = wanted;

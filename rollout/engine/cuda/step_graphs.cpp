@@ -23,6 +23,7 @@ uint64_t places_of(const DeviceModelWeights& weights) {
          {layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm, layer.router})
       add_pointer(p);
     add(static_cast<uint64_t>(layer.router_dtype));
+    add_pointer(layer.gate_rows.data);
     for (const TileMatrix* m : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add_tiles(*m);
   }
   return hash;

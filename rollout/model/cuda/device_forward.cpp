@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/moe/expert_centric.h"
+#include "kernels/moe/literal.h"
 #include "kernels/moe/route.h"
 #include "kernels/step/add_rmsnorm.h"
 #include "kernels/step/attention.h"
@@ -198,8 +199,16 @@ class DeviceForward::Step {
   }
 
   [[nodiscard]] bool grouped(TileFormat format) const {
-    if (options_.batch_invariant) return false;
-    if (options_.moe_path != MoePath::kAuto) return options_.moe_path == MoePath::kExpertCentric;
+    switch (options_.batch_invariant ? MoePath::kWarpDecode : options_.moe_path) {
+      case MoePath::kWarpDecode:
+        return false;
+      case MoePath::kExpertCentric:
+        return true;
+      case MoePath::kLiteral:
+        return !shape_.decode_only;
+      case MoePath::kAuto:
+        break;
+    }
     return shape_.num_tokens >= expert_centric_from(format);
   }
 
@@ -217,6 +226,21 @@ class DeviceForward::Step {
                           .num_tokens = shape_.num_tokens,
                           .top_k = top_k},
                          stream_);
+      mark("experts");
+      return;
+    }
+    if (options_.moe_path == MoePath::kLiteral && w.gate_rows.data != nullptr) {
+      literal_moe({.x = space_.normed,
+                   .topk_ids = topk_ids,
+                   .topk_weights = topk_weights,
+                   .gate = w.gate_rows,
+                   .up = w.up_rows,
+                   .down = w.down_rows,
+                   .h = space_.expert_partials,
+                   .y = space_.projected,
+                   .num_tokens = shape_.num_tokens,
+                   .top_k = top_k},
+                  stream_);
       mark("experts");
       return;
     }
