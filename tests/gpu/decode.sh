@@ -13,7 +13,8 @@ bench() {  # name, options..
   local name=$1
   shift
   echo "== $name: $*"
-  "$warproll" bench decode --random "$model" --device cuda --max-batch-tokens 8192 --json "$@" \
+  "$warproll" bench decode --random "$model" --device cuda --json \
+    --max-batch-tokens "${step_tokens:-8192}" "$@" \
     >"$out/$name.json"
   python3 - "$out/$name.json" <<'PYTHON'
 import json, sys
@@ -31,8 +32,8 @@ bench ops --weights mxfp8_experts --routing uniform --batch 1,8,64 --context 102
 bench mxfp8 --weights mxfp8_experts --routing uniform,free --batch 1,8,32,64 --context 1024 --tokens 64
 [[ -n $quick ]] && exit 0
 bench bf16 --weights bf16 --routing uniform,free --batch 1,8,32,64 --context 1024 --tokens 64
-bench invariant --weights mxfp8_experts --routing free --batch 1,64 --context 1024 --tokens 32 \
-  --max-batch-tokens 1024 --batch-invariant
+step_tokens=1024 bench invariant --weights mxfp8_experts --routing free --batch 1,64 --context 1024 \
+  --tokens 32 --batch-invariant
 bench long8k --weights mxfp8_experts --routing free --batch 64 --context 8192 --tokens 32
 bench long32k --weights mxfp8_experts --routing free --batch 16 --context 32768 --tokens 32
 bench paths --weights mxfp8_experts --routing free --moe-path auto,expert_centric,literal \
