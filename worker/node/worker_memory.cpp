@@ -60,7 +60,10 @@ RandomModel random_model(const WorkerConfig& config) {
 }
 
 Result<ModelTensors> initial_tensors(const WorkerConfig& config) {
-  if (config.model.load == "random") return random_tensors(random_model(config));
+  if (config.model.load == "random") {
+    WARPROLL_TRY_ASSIGN(random, describe_random_model(random_model(config)));
+    return ModelTensors{std::move(random.files), std::move(random.tensors)};
+  }
   WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(config.model.checkpoint));
   return ModelTensors{checkpoint.files(),
                       {checkpoint.tensors().begin(), checkpoint.tensors().end()}};

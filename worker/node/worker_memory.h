@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "protocol/status.h"
 #include "rollout/engine/engine_config.h"
@@ -19,6 +20,10 @@ EngineConfig engine_config(const WorkerConfig& config, int32_t num_kv_blocks);
 
 RandomModel random_model(const WorkerConfig& config);  // of model.load: random
 // What the model starts from: the files and tensors of the checkpoint, or those it would have.
+struct ModelTensors {
+  CheckpointFiles files;
+  std::vector<TensorInfo> tensors;
+};
 Result<ModelTensors> initial_tensors(const WorkerConfig& config);
 
 // Before anything large is allocated. On a CPU there is only the KV cache, and no text.

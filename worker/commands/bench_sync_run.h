@@ -1,0 +1,68 @@
+// A run of `warproll bench sync`: a trainer's process if one is wanted, a worker that decodes, and one
+// update after the other, each a row. Thread: main.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/commands/bench_sync_feed.h"
+#include "worker/commands/bench_sync_link.h"
+#include "worker/commands/bench_sync_row.h"
+#include "worker/commands/bench_sync_stream.h"
+#include "worker/commands/bench_sync_worker.h"
+#include "worker/node/model_device.h"
+
+namespace warproll {
+
+class StopSignal;
+
+struct SyncOptions {
+  SyncWorkerOptions worker;
+  ModelDeviceOptions device;
+  int32_t trainer_gpu = 0;
+  std::vector<int32_t> max_ctas = {4};
+  uint64_t bucket_mb = 64;
+  int32_t updates = 1;
+  int32_t baseline_ms = 1000;
+  std::string from = "device";
+  std::string transport = "nccl";
+  bool json = false;
+  int fd = -1;  // of the trainer's process
+
+  [[nodiscard]] bool over_nccl() const { return transport == "nccl"; }
+  [[nodiscard]] StreamOptions stream(StreamPlace place, int32_t gpu) const {
+    return {worker.model, place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8};
+  }
+};
+
+class SyncBench {
+ public:
+  SyncBench(const SyncOptions& options, StopSignal& stop) : options_(options), stop_(stop) {}
+
+  Status open();
+  // The ceiling, while nothing decodes and while something does; then `updates` rows.
+  Status run(int32_t max_ctas, const std::function<void(const SyncRow&)>& take);
+
+  [[nodiscard]] const char* swap() const {
+    return worker_->host_staged() ? "host_staged" : "two_arenas";
+  }
+  [[nodiscard]] const char* device() const { return worker_->on_gpu() ? "cuda" : "cpu"; }
+
+ private:
+  Status start_trainer();
+  Status open_feed(const ModelDevice& device, SyncWorker::ColdLoad& load);
+  Result<SyncRow> update(int32_t max_ctas);
+
+  const SyncOptions options_;
+  StopSignal& stop_;
+  SyncChild child_;
+  SyncFeed feed_;
+  std::unique_ptr<TimedTransport> transport_;
+  std::unique_ptr<SyncWorker> worker_;
+  uint64_t version_ = 1;
+};
+
+}  // namespace warproll
