@@ -2,8 +2,8 @@
 # Checkpoints over NCCL, and what a worker does with them, on one GPU that all processes share.
 #   tests/gpu/pack.sh BUILD ARCHIVE.tar.gz; unpack it on the machine as RUN, then there, in this source tree
 #   tests/gpu/one_gpu.sh RUN OUT         under 6 minutes; OUT gets sync.json, table.txt, log.txt
-# What it runs: five or three layers of Qwen3-30B-A3B's shape (2 to 4 GB), drawn at random, to a worker that
-# decodes: BF16, MXFP8, BF16 quantised as it comes, and one process from its own host memory (no NCCL);
+# What it runs: three or two layers of Qwen3-30B-A3B's shape (3 to 4 GB), drawn at random, to two workers
+# that decode: MXFP8, BF16; to one: BF16 quantised as it comes; one process from its own host memory;
 # host_staged with its pause; the transport alone among three and four processes, deaths included; arith
 # v1 -> v2 -> v3 to two workers that generate on the GPU, with kills; the demo with --device cuda.
 # What has to hold: digests equal, stall <= 1 step. Slowdown of time-sliced processes is shown only.
@@ -14,13 +14,13 @@ budget_s=345
 source "$(dirname "$0")/steps.sh"
 steps_begin "$1" "$2" 1
 
-bench_sync mxfp8 50 --layers 5 --max-ctas 4,16 --updates 2
-bench_sync bf16 40 --layers 3 --weights bf16 --max-ctas 4 --updates 2
-bench_sync bf16-to-mxfp8 40 --layers 3 --weights bf16 --quantise-mxfp8 --max-ctas 4 --updates 2
-bench_sync own-memory-mxfp8 30 --layers 5 --transport none --updates 3
-bench_sync own-memory-bf16 30 --layers 3 --weights bf16 --transport none --updates 3
-bench_sync own-memory-bf16-to-mxfp8 30 --layers 3 --weights bf16 --quantise-mxfp8 --transport none --updates 3
-bench_sync 'host-staged*' 40 --layers 5 --swap host_staged --transport none --updates 2
+bench_sync mxfp8 50 --layers 3 --max-ctas 4,16 --updates 2 --workers 2
+bench_sync bf16 40 --layers 2 --weights bf16 --max-ctas 4 --updates 2 --workers 2
+bench_sync bf16-to-mxfp8 40 --layers 2 --weights bf16 --quantise-mxfp8 --max-ctas 4 --updates 2
+bench_sync own-memory-mxfp8 30 --layers 3 --transport none --updates 3
+bench_sync own-memory-bf16 30 --layers 2 --weights bf16 --transport none --updates 3
+bench_sync own-memory-bf16-to-mxfp8 30 --layers 2 --weights bf16 --quantise-mxfp8 --transport none --updates 3
+bench_sync 'host-staged*' 40 --layers 3 --swap host_staged --transport none --updates 2
 step transport-and-deaths 90 env LD_LIBRARY_PATH="$run/lib" "$run/bin/nccl_one_gpu" --groups 20
 step deaths-of-two 60 env LD_LIBRARY_PATH="$run/lib" "$run/bin/nccl_one_gpu" --ranks 2 --only killed --big-mb 1024
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda

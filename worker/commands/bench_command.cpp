@@ -18,6 +18,7 @@ void add_bench_command(CLI::App& app, CommandContext& context) {
   add_bench_decode_command(*bench, context);
   add_bench_sync_command(*bench, context);
   add_bench_sync_trainer_command(*bench, context);
+  add_bench_sync_worker_command(*bench, context);
   add_bench_moe_command(*bench, context);
 }
 

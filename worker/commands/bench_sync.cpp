@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -32,6 +33,8 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
                                  {"swap", bench.swap()},
                                  {"batch", options.worker.batch},
                                  {"context", options.worker.context},
+                                 {"worker", row.worker},
+                                 {"workers", options.workers},
                                  {"max_ctas", row.max_ctas},
                                  {"bucket_mb", options.bucket_mb},
                                  {"stream_bytes", row.stream_bytes},
@@ -47,7 +50,7 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
   }
   json["stall_us"] = row.stall_us;
   json["stall_steps"] = row.stall_steps;
-  json["stall_phase"] = row.stall_phase;
+  json["stall_phase"] = to_string(row.stall_phase);
   json["noise_us"] = row.noise_us;
   json["flip_us"] = row.flip_us;
   json["median_step_us"] = row.median_step_us;
@@ -62,7 +65,8 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
 
 std::vector<std::string> to_cells(const SyncRow& row) {
   const bool bare = row.bare_gb_per_s > 0;
-  return {std::to_string(row.max_ctas),
+  return {std::to_string(row.worker),
+          std::to_string(row.max_ctas),
           format_number(static_cast<double>(row.stream_bytes) / 1e9, 2),
           format_number(row.seconds, 3),
           format_number(row.receive_s, 3),
@@ -71,7 +75,7 @@ std::vector<std::string> to_cells(const SyncRow& row) {
           bare ? format_number(row.gb_per_s / row.bare_gb_per_s, 3) : "-",
           format_number(row.stall_us, 0),
           format_number(row.stall_steps, 2),
-          row.stall_phase,
+          std::string(to_string(row.stall_phase)),
           format_number(row.tokens_per_s_before, 0),
           format_number(row.tokens_per_s_during, 0),
           row.tokens_per_s_during > 0 ? format_number(slowdown(row), 3) : "-",
@@ -79,8 +83,8 @@ std::vector<std::string> to_cells(const SyncRow& row) {
 }
 
 int run_sync(const SyncOptions& options, CommandContext& context) {
-  Table table({"CTAs", "GB", "seconds", "receive s", "GB/s", "bare GB/s", "ratio", "stall us",
-               "steps", "in", "tokens/s", "during", "slowdown", "digests"});
+  Table table({"worker", "CTAs", "GB", "seconds", "receive s", "GB/s", "bare GB/s", "ratio",
+               "stall us", "steps", "in", "tokens/s", "during", "slowdown", "digests"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   bool all_equal = true;
   SyncBench bench(options, context.stop);
@@ -100,26 +104,33 @@ int run_sync(const SyncOptions& options, CommandContext& context) {
   return all_equal ? kExitOk : kExitFailed;
 }
 
+// Of a process that `bench sync` has started. Whoever asks is told why nobody serves.
+int run_child(SyncLink& link, const char* what, const std::function<Status()>& serve) {
+  const Status status = serve();
+  if (status.ok()) return kExitOk;
+  if (link.receive(std::chrono::seconds(10)).ok()) {
+    static_cast<void>(link.send(failed_frame(SyncTask::kDraw, status)));
+  }
+  return report_failure(status.with_context(what));
+}
+
+int run_mate(const SyncOptions& options, CommandContext& context) {
+  SyncLink link{UniqueFd(options.fd)};
+  SyncBench bench(options, context.stop);
+  return run_child(link, "a further worker of bench sync", [&] { return bench.serve_mate(link); });
+}
+
 int run_trainer(const SyncOptions& options) {
   SyncLink link{UniqueFd(options.fd)};
-  const auto serve = [&]() -> Status {
+  return run_child(link, "the trainer of bench sync", [&]() -> Status {
     WARPROLL_TRY_ASSIGN(api, open_nccl(options.trainer_gpu));
     const StreamPlace place = options.from == "host" ? StreamPlace::kPinned : StreamPlace::kDevice;
     WARPROLL_TRY_ASSIGN(draw, make_draw_stream(options.stream(place, options.trainer_gpu)));
     return serve_sync_trainer(link, api, draw, nccl_variables());
-  };
-  const Status status = serve();
-  // Whoever asks is told why nobody serves.
-  if (!status.ok()) {
-    if (link.receive(std::chrono::seconds(10)).ok()) {
-      static_cast<void>(link.send(failed_frame(SyncTask::kDraw, status)));
-    }
-    return report_failure(status.with_context("the trainer of bench sync"));
-  }
-  return kExitOk;
+  });
 }
 
-// What both processes have to know.
+// What all processes have to know.
 void add_shared_options(CLI::App& command, SyncOptions& options) {
   command
       .add_option("--random", options.worker.model.config_path,
@@ -142,6 +153,31 @@ void add_shared_options(CLI::App& command, SyncOptions& options) {
       ->capture_default_str();
 }
 
+// What a process with a worker has to know.
+void add_worker_options(CLI::App& command, SyncOptions& options) {
+  command.add_option("--max-ctas", options.max_ctas, "NCCL's thread blocks at most: 1,2,4,8")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--swap", options.worker.swap, "auto, two_arenas, host_staged")
+      ->check(CLI::IsMember({"auto", "two_arenas", "host_staged"}))
+      ->capture_default_str();
+  command.add_option("--batch", options.worker.batch, "sequences that decode")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--context", options.worker.context, "prompt tokens of each")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command
+      .add_option("--tokens", options.worker.tokens, "that each has room for; then it starts anew")
+      ->check(CLI::Range(2, 1 << 24))
+      ->capture_default_str();
+  command.add_option("--max-batch-tokens", options.worker.max_batch_tokens, "of a prefill step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  add_device_options(command, options.device);
+}
+
 }  // namespace
 
 void add_bench_sync_command(CLI::App& bench, CommandContext& context) {
@@ -149,7 +185,7 @@ void add_bench_sync_command(CLI::App& bench, CommandContext& context) {
   options->device.batch_invariant = false;
   CLI::App* sync = bench.add_subcommand("sync", "New weights while a worker decodes");
   sync->footer(footer_with_examples(
-      "  warproll bench sync --random configs/models/qwen3-30b-a3b.json --layers 3\n"
+      "  warproll bench sync --random configs/models/qwen3-30b-a3b.json --layers 3 --workers 2\n"
       "  warproll bench sync --random configs/models/qwen3-30b-a3b.json --weights bf16 "
       "--quantise-mxfp8 \\\n      --trainer-gpu 0 --gpu 1 --max-ctas 1,2,4,8,16 --json\n"
       "  warproll bench sync --random configs/models/qwen3-30b-a3b.json --layers 3 --transport "
@@ -165,33 +201,16 @@ void add_bench_sync_command(CLI::App& bench, CommandContext& context) {
                    "memory")
       ->check(CLI::IsMember({"nccl", "none"}))
       ->capture_default_str();
-  sync->add_option("--max-ctas", options->max_ctas, "NCCL's thread blocks at most: 1,2,4,8")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 64))
+  add_worker_options(*sync, *options);
+  sync->add_option("--workers", options->workers, "that share --gpu, each a process")
+      ->check(CLI::Range(1, 8))
       ->capture_default_str();
   sync->add_option("--updates", options->updates, "for each of them")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  sync->add_option("--swap", options->worker.swap, "auto, two_arenas, host_staged")
-      ->check(CLI::IsMember({"auto", "two_arenas", "host_staged"}))
-      ->capture_default_str();
-  sync->add_option("--batch", options->worker.batch, "sequences that decode")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  sync->add_option("--context", options->worker.context, "prompt tokens of each")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  sync->add_option("--tokens", options->worker.tokens,
-                   "that each has room for; then it starts anew")
-      ->check(CLI::Range(2, 1 << 24))
-      ->capture_default_str();
   sync->add_option("--baseline-ms", options->baseline_ms, "of decoding before each update")
       ->check(CLI::Range(1, 600'000))
       ->capture_default_str();
-  sync->add_option("--max-batch-tokens", options->worker.max_batch_tokens, "of a prefill step")
-      ->check(CLI::Range(1, 8192))
-      ->capture_default_str();
-  add_device_options(*sync, options->device);
   sync->add_flag("--json", options->json, "JSON rows");
   sync->callback([&context, options] { context.exit_code = run_sync(*options, context); });
 }
@@ -203,6 +222,18 @@ void add_bench_sync_trainer_command(CLI::App& bench, CommandContext& context) {
   add_shared_options(*trainer, *options);
   trainer->add_option("--fd", options->fd, "the link's end")->required();
   trainer->callback([&context, options] { context.exit_code = run_trainer(*options); });
+}
+
+void add_bench_sync_worker_command(CLI::App& bench, CommandContext& context) {
+  auto options = std::make_shared<SyncOptions>();
+  options->device.batch_invariant = false;
+  CLI::App* worker = bench.add_subcommand("sync-worker", "A further worker of `bench sync`");
+  worker->group("");  // hidden: `bench sync` starts it
+  add_shared_options(*worker, *options);
+  add_worker_options(*worker, *options);
+  worker->add_option("--index", options->worker.index, "of the worker")->required();
+  worker->add_option("--fd", options->fd, "the link's end")->required();
+  worker->callback([&context, options] { context.exit_code = run_mate(*options, context); });
 }
 
 }  // namespace warproll

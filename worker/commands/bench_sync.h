@@ -1,4 +1,4 @@
-// `warproll bench sync`, and the hidden command of the process that plays its trainer. Thread: main.
+// `warproll bench sync`, and the hidden commands of the processes that it starts. Thread: main.
 #pragma once
 
 #include "worker/commands/command.h"
@@ -7,5 +7,6 @@ namespace warproll {
 
 void add_bench_sync_command(CLI::App& bench, CommandContext& context);
 void add_bench_sync_trainer_command(CLI::App& bench, CommandContext& context);
+void add_bench_sync_worker_command(CLI::App& bench, CommandContext& context);
 
 }  // namespace warproll

@@ -7,6 +7,7 @@
 #include "weights_sync/nccl/bare_broadcast.h"
 #include "weights_sync/nccl/nccl_transport.h"
 #include "weights_sync/nccl/staging_slots.h"
+#include "worker/commands/bench_sync_mate.h"
 
 namespace warproll {
 namespace {
@@ -36,10 +37,11 @@ SyncFrame frame_of(SyncTask task, const UpdateId& id) {
 }
 
 GroupTransfers groups_over(SyncLink& link) {
-  return {[&link](const UpdateId& id, const std::vector<std::string>&,
+  return {[&link](const UpdateId& id, const std::vector<std::string>& participants,
                   uint32_t deadline_ms) -> Result<std::string> {
             SyncFrame frame = frame_of(SyncTask::kStart, id);
             frame.deadline_ms = deadline_ms;
+            frame.number = participants.size();
             WARPROLL_TRY_ASSIGN(answer, link.ask(frame, kAnswer));
             return answer.text;
           },
@@ -119,7 +121,8 @@ class MemoryTransport final : public BroadcastTransport {
 }  // namespace
 
 SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_ctas,
-                   const HelloEnvironment& nccl_variables) {
+                   const HelloEnvironment& nccl_variables,
+                   const std::vector<std::unique_ptr<SyncMate>>& mates) {
   struct Current {
     uint64_t stream_bytes = 0, bucket_bytes = 0;
   };
@@ -141,16 +144,31 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
     route.group = groups_over(link);
     return offer_of(manifest, drawn.text, std::move(route));
   };
-  feed.bare_seconds = [&link, current, api](int32_t ctas) -> Result<double> {
+  feed.bare_seconds = [&link, &mates, current, api](int32_t ctas) -> Result<double> {
     SyncFrame frame;
     frame.task = SyncTask::kBare;
     frame.max_ctas = ctas;
+    frame.number = mates.size() + 1;
     WARPROLL_TRY_ASSIGN(id, link.ask(frame, kAnswer));
-    const Result<double> mine = bare_broadcast(api, {id.text, 1, 2, ctas}, current->stream_bytes,
-                                               current->bucket_bytes, {Clock::now() + kBare});
-    WARPROLL_TRY_ASSIGN(theirs, link.answer(kBare));  // comes in any case
+    BareOrder order{current->stream_bytes, current->bucket_bytes, 1,
+                    static_cast<int32_t>(mates.size()) + 2, ctas};
+    for (const auto& mate : mates) {
+      ++order.rank;
+      WARPROLL_TRY(mate->begin_bare(order, id.text));
+    }
+    const Result<double> mine =
+        bare_broadcast(api, {id.text, 1, order.num_ranks, ctas}, current->stream_bytes,
+                       current->bucket_bytes, {Clock::now() + kBare});
+    // Every answer comes in any case, and must not be taken for another's.
+    const Result<SyncFrame> theirs = link.answer(kBare);
+    Status status = theirs.status();
+    for (const auto& mate : mates) {
+      const Status joined = mate->end_bare(kBare).status();
+      if (status.ok()) status = joined;
+    }
+    WARPROLL_TRY(status);
     WARPROLL_TRY(mine.status());
-    return std::max(*mine, theirs.seconds);
+    return std::max(*mine, theirs->seconds);
   };
   return feed;
 }

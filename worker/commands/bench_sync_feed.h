@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "protocol/status.h"
 #include "weights_sync/broadcast_transport.h"
@@ -19,6 +20,8 @@
 
 namespace warproll {
 
+class SyncMate;
+
 struct SyncFeed {
   std::shared_ptr<BroadcastTransport> transport;
   // Draws the version and offers it.
@@ -28,9 +31,11 @@ struct SyncFeed {
   std::function<Result<double>(int32_t max_ctas)> bare_seconds;
 };
 
-// `link` outlives the feed. max_ctas: the most that any update will take.
+// `link` and `mates` outlive the feed. max_ctas: the most that any update will take. mates: the other
+// workers, which take part in bare broadcasts.
 SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_ctas,
-                   const HelloEnvironment& nccl_variables);
+                   const HelloEnvironment& nccl_variables,
+                   const std::vector<std::unique_ptr<SyncMate>>& mates);
 // `draw` gives page-locked host memory; with an api the bytes are copied to the GPU's two slots and
 // taken in there, as they would be from NCCL; without one they go to the host's sink.
 SyncFeed memory_feed(DrawStream draw, std::shared_ptr<NcclApi> api);

@@ -21,10 +21,16 @@ namespace warproll {
 enum class SyncTask : uint32_t {
   kDraw,      // seed, id.weight_version            -> text: encoded manifest
   kOffer,     // max_ctas                           -> text: UpdateBegin.source
-  kStart,     // id, deadline_ms                    -> text: NCCL's id
+  kStart,     // id, deadline_ms, number: workers   -> text: NCCL's id
   kProgress,  // id                                 -> number: 1 = every member has everything
   kStop,      // id                                 -> -
-  kBare,  // max_ctas, number: bucket bytes     -> text: NCCL's id; then a second answer: seconds
+  kBare,      // max_ctas, number: workers          -> text: NCCL's id; then once more: seconds
+  // Of a further worker (bench_sync_mate.h):
+  kHello,   //                                      -> text: its HELLO
+  kTurn,    // text: messages                       -> text: messages
+  kDecode,  // number: 1 = begin anew, 0 = end      -> -
+  kJoin,    // text: BareOrder, NCCL's id           -> seconds
+  kRow,     // text: SyncRowOrder                   -> text: SyncRow
 };
 
 struct SyncFrame {

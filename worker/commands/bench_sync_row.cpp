@@ -1,7 +1,6 @@
 #include "worker/commands/bench_sync_row.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace warproll {
 namespace {
@@ -14,17 +13,18 @@ double seconds(std::chrono::steady_clock::duration duration) {
 }
 
 // What was going on in the middle of a gap.
-std::string phase_at(const SyncUpdate& update, TimePoint when) {
+SyncPhase phase_at(const SyncUpdate& update, TimePoint when) {
   const struct {
     TimePoint ended;
-    const char* name;
-  } phases[] = {{update.receive.begun, "check"}, {update.receive.first, "forming"},
-                {update.receive.last, "stream"}, {update.receive.ended, "closing"},
-                {update.ready, "verify"},        {update.committed, "flip"}};
+    SyncPhase phase;
+  } phases[] = {
+      {update.receive.begun, SyncPhase::kCheck}, {update.receive.first, SyncPhase::kForming},
+      {update.receive.last, SyncPhase::kStream}, {update.receive.ended, SyncPhase::kClosing},
+      {update.ready, SyncPhase::kVerify},        {update.committed, SyncPhase::kFlip}};
   for (const auto& phase : phases) {
-    if (when <= phase.ended) return phase.name;
+    if (when <= phase.ended) return phase.phase;
   }
-  return "after";
+  return SyncPhase::kAfter;
 }
 
 double rate(const SyncUpdate& update, bool has_group) {
@@ -39,6 +39,26 @@ double rate(const SyncUpdate& update, bool has_group) {
 }
 
 }  // namespace
+
+std::string_view to_string(SyncPhase phase) {
+  switch (phase) {
+    case SyncPhase::kCheck:
+      return "check";
+    case SyncPhase::kForming:
+      return "forming";
+    case SyncPhase::kStream:
+      return "stream";
+    case SyncPhase::kClosing:
+      return "closing";
+    case SyncPhase::kVerify:
+      return "verify";
+    case SyncPhase::kFlip:
+      return "flip";
+    case SyncPhase::kAfter:
+      return "after";
+  }
+  return "unknown";
+}
 
 SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const SyncSpan& before,
                       TimePoint settled, bool has_group) {
@@ -68,6 +88,21 @@ SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const Sync
   row.tokens_per_s_receive = rate_in(receive.begun, update.ready);
   const double stream = rate_in(receive.first, receive.last);
   row.tokens_per_s_during = stream > 0 ? stream : row.tokens_per_s_receive;
+  return row;
+}
+
+SyncRow row_of(const SyncWorker& worker, const SyncRowOrder& order) {
+  const SyncUpdate update = worker.last_update();
+  const bool has_group = order.max_ctas != 0;
+  SyncRow row = make_sync_row(update, worker.steps(), order.before, order.settled, has_group);
+  row.worker = worker.index();
+  row.max_ctas = order.max_ctas;
+  row.stream_bytes = order.stream_bytes;
+  const ColdDigests cold = worker.cold_digests(order.seed);
+  row.digests_equal =
+      update.weight_digest == cold.weight && update.layout_digest == cold.layout &&
+      update.receive.bytes == order.stream_bytes &&
+      (order.manifest_digest == Digest{} || update.weight_digest == order.manifest_digest);
   return row;
 }
 

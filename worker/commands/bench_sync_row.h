@@ -2,14 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "worker/commands/bench_sync_steps.h"
 #include "worker/commands/bench_sync_worker.h"
 
 namespace warproll {
 
+enum class SyncPhase : uint8_t { kCheck, kForming, kStream, kClosing, kVerify, kFlip, kAfter };
+std::string_view to_string(SyncPhase phase);
+
 struct SyncRow {
+  int32_t worker = 0;  // its index
   int32_t max_ctas = 0;
   uint64_t stream_bytes = 0;
   double seconds = 0;                 // Begin to Committed
@@ -21,7 +26,7 @@ struct SyncRow {
   double bare_decoding_gb_per_s = 0;  // the same beside decoding
   double stall_us = 0;                // longest gap between two steps less the median
   double stall_steps = 0;
-  std::string stall_phase;
+  SyncPhase stall_phase = SyncPhase::kAfter;
   double noise_us = 0;  // the same before the update
   double flip_us = 0;   // as the worker reports it
   double median_step_us = 0;
@@ -32,11 +37,25 @@ struct SyncRow {
   bool digests_equal = false;
 };
 
+static_assert(std::is_trivially_copyable_v<SyncRow>);  // it comes over a SyncLink
+
 struct SyncSpan {
   StepWindow::TimePoint from, to;
 };
 // `before`: decoding without an update. settled: a while after the commit.
 SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const SyncSpan& before,
                       StepWindow::TimePoint settled, bool has_group);
+
+// What a worker needs to know to make its own row of the last update.
+struct SyncRowOrder {
+  SyncSpan before;
+  StepWindow::TimePoint settled;  // the clock is the machine's
+  uint64_t seed = 0;
+  uint64_t stream_bytes = 0;
+  Digest manifest_digest{};  // zero: not known, the worker quantises
+  int32_t max_ctas = 0;      // 0 = no group
+};
+static_assert(std::is_trivially_copyable_v<SyncRowOrder>);
+SyncRow row_of(const SyncWorker& worker, const SyncRowOrder& order);
 
 }  // namespace warproll

@@ -67,6 +67,8 @@ class SyncTrainer {
         return ok_status();
       case SyncTask::kBare:
         return bare(asked, reply);
+      default:
+        break;
     }
     return invalid_argument("task " + std::to_string(static_cast<uint32_t>(asked.task)));
   }
@@ -99,7 +101,9 @@ class SyncTrainer {
 
   Status start(const SyncFrame& asked, SyncFrame& reply) {
     WARPROLL_TRY(want_route());
-    WARPROLL_TRY_ASSIGN(unique_id, route_->group->start(asked.id, {"worker"}, asked.deadline_ms));
+    WARPROLL_TRY_ASSIGN(
+        unique_id, route_->group->start(asked.id, std::vector<std::string>(asked.number, "worker"),
+                                        asked.deadline_ms));
     reply.text = unique_id;
     return ok_status();
   }
@@ -112,9 +116,10 @@ class SyncTrainer {
     id.text = unique_id;
     WARPROLL_TRY(link_.send(id));
     WARPROLL_TRY_ASSIGN(
-        seconds, bare_broadcast(api_, {unique_id, 0, 2, asked.max_ctas},
-                                stream_.manifest->stream_bytes(), stream_.manifest->bucket_bytes,
-                                {std::chrono::steady_clock::now() + kBareLimit}));
+        seconds,
+        bare_broadcast(api_, {unique_id, 0, static_cast<int32_t>(asked.number) + 1, asked.max_ctas},
+                       stream_.manifest->stream_bytes(), stream_.manifest->bucket_bytes,
+                       {std::chrono::steady_clock::now() + kBareLimit}));
     reply.seconds = seconds;
     return ok_status();
   }

@@ -6,7 +6,6 @@
 
 #include "worker/commands/random_prompt.h"
 #include "worker/node/memory_plan.h"
-#include "worker/terminal/stop_signal.h"
 
 namespace warproll {
 namespace {
@@ -14,7 +13,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int32_t kBlockTokens = 16;
 constexpr size_t kWarmUpSteps = 32;  // graphs are captured in the first
-constexpr std::chrono::microseconds kTurn(200);
 constexpr std::chrono::minutes kLongestStep(5);
 constexpr uint32_t kForever_ms = 1'000'000'000;
 
@@ -42,16 +40,21 @@ uint64_t receive_bytes(const RandomCheckpoint& checkpoint) {
 
 }  // namespace
 
+Envelope envelope_of(int32_t worker_index) {
+  Envelope envelope;
+  envelope.producer_id.fill(static_cast<uint8_t>(worker_index + 1));
+  envelope.epoch = 1;
+  return envelope;
+}
+
 SyncWorker::SyncWorker(const SyncWorkerOptions& options, ModelDevice device,
                        TimedTransport& transport, StopSignal& stop)
     : options_(options),
       device_(std::move(device)),
       transport_(transport),
       stop_(stop),
-      broadcaster_(broadcaster_options(options.deadline_ms)) {
-  worker_.producer_id.fill(1);
-  worker_.epoch = 1;
-}
+      broadcaster_(broadcaster_options(options.deadline_ms)),
+      worker_(envelope_of(options.index)) {}
 
 SyncWorker::~SyncWorker() {
   receiver_.reset();  // cancels what runs; it calls the engine
@@ -153,14 +156,18 @@ Status SyncWorker::start_engine() {
   WARPROLL_TRY_ASSIGN(engine, Engine::create(std::move(parts)));
   engine_ = std::move(engine);
   receiver_->start();
+  broadcaster_.on_message(worker_, hello(), now_ms());
+  return ok_status();
+}
+
+Hello SyncWorker::hello() const {
   Hello hello;
-  hello.worker_name = "worker";
+  hello.worker_name = "worker " + std::to_string(options_.index);
   hello.state = WorkerState::kServing;
   hello.weights = receiver_->weight_status();
   hello.transports = receiver_->transport_names();
   hello.environment = transport_.environment();
-  broadcaster_.on_message(worker_, hello, now_ms());
-  return ok_status();
+  return hello;
 }
 
 Result<InstallReport> SyncWorker::install(const StagedWeightsPtr& staged) {
@@ -182,20 +189,8 @@ Status SyncWorker::submit_one() {
   return engine_->submit(std::move(request));
 }
 
-Status SyncWorker::pump() {
-  if (stop_.requested() || stop_.wait_until(Clock::now())) {
-    return aborted("stopped by a signal");
-  }
-  WARPROLL_TRY(engine_->failure());
-  auto message = from_worker_.pop(Clock::now() + kTurn);
-  while (message) {
-    note(*message);
-    broadcaster_.on_message(worker_, *message, now_ms());
-    message = from_worker_.try_pop();
-  }
-  broadcaster_.tick(now_ms());
-  for (BroadcastMessage& out : broadcaster_.take_outgoing()) receiver_->handle(out.message);
-  static_cast<void>(broadcaster_.take_events());
+// Sequences that have come to their end.
+Status SyncWorker::restart_ended() {
   for (const GeneratedSample& sample : engine_->poll(Clock::now())) {
     if (sample.finish_reason == FinishReason::kError) {
       return internal_error("a sequence ended: " + sample.error_type + ", " + sample.error_message);
@@ -205,23 +200,6 @@ Status SyncWorker::pump() {
     WARPROLL_TRY(submit_one());
   }
   return ok_status();
-}
-
-void SyncWorker::note(const Message& message) {
-  const Clock::time_point now = Clock::now();
-  if (std::holds_alternative<UpdateAccept>(message)) current_.accepted = now;
-  if (const auto* ready = std::get_if<UpdateReady>(&message)) {
-    current_.ready = now;
-    current_.weight_digest = ready->weight_digest;
-    current_.layout_digest = ready->layout_digest;
-  }
-  if (const auto* committed = std::get_if<UpdateCommitted>(&message)) {
-    current_.committed = now;
-    current_.flip_us = committed->stall_us;
-    current_.in_flight_sequences = committed->in_flight_sequences;
-  }
-  if (const auto* failed = std::get_if<UpdateFailed>(&message)) failure_ = failed->reason;
-  if (const auto* rejected = std::get_if<UpdateReject>(&message)) failure_ = rejected->reason;
 }
 
 Status SyncWorker::stop_decoding() {
@@ -252,23 +230,6 @@ Status SyncWorker::start_decoding() {
 Status SyncWorker::run_until(Clock::time_point until) {
   while (Clock::now() < until) WARPROLL_TRY(pump());
   return ok_status();
-}
-
-Result<SyncUpdate> SyncWorker::update(UpdateOffer offer) {
-  const uint64_t version = offer.weight_version;
-  current_ = {};
-  failure_.clear();
-  current_.begun = Clock::now();
-  WARPROLL_TRY(broadcaster_.begin_update(std::move(offer), now_ms()));
-  while (!broadcaster_.converged() || broadcaster_.target_version() != version) {
-    WARPROLL_TRY(pump());
-    const UpdateReport report = broadcaster_.report();
-    if (!report.decided || report.committed) continue;
-    return aborted("the update was given up: " + report.reason +
-                   (failure_.empty() ? "" : "; the worker: " + failure_));
-  }
-  current_.receive = transport_.times();
-  return current_;
 }
 
 }  // namespace warproll

@@ -25,7 +25,10 @@ namespace warproll {
 
 class StopSignal;
 
+class SyncMate;
+
 struct SyncWorkerOptions {
+  int32_t index = 0;  // of the worker
   RandomModel model;  // served at the start: drawn from its seed
   bool quantise_to_mxfp8 = false;
   std::string swap = "auto";
@@ -35,6 +38,9 @@ struct SyncWorkerOptions {
   int32_t max_batch_tokens = 512;
   int32_t deadline_ms = 120'000;  // of an update
 };
+
+// Who the messages of a worker are from and to.
+Envelope envelope_of(int32_t worker_index);
 
 struct SyncUpdate {  // what one update took
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -71,8 +77,17 @@ class SyncWorker {
   Status start_decoding();
   // Lets the worker run until then.
   Status run_until(std::chrono::steady_clock::time_point until);
-  // Until the worker serves it. An update that fails ends as its reason.
+  // Until every worker serves it. An update that fails ends as its reason.
   Result<SyncUpdate> update(UpdateOffer offer);
+
+  // Further workers, which the updates go to as well. They outlive it.
+  Status add_mate(SyncMate& mate);
+  // Of a mate, in its own process: messages of the trainer's go in, its own come out, and sequences that
+  // have ended begin anew.
+  Status take_turn(const std::vector<Message>& messages, std::vector<Message>& answers);
+  [[nodiscard]] Hello hello() const;
+  [[nodiscard]] int32_t index() const { return options_.index; }
+  [[nodiscard]] SyncUpdate last_update() const;
 
   [[nodiscard]] const StepLog& steps() const { return *steps_; }
   [[nodiscard]] ColdDigests cold_digests(uint64_t seed) const { return cold_.at(seed); }
@@ -89,6 +104,8 @@ class SyncWorker {
   Status start_engine();
   Result<InstallReport> install(const StagedWeightsPtr& staged);
   Status submit_one();
+  Status restart_ended();
+  Status turn_of(SyncMate& mate);
   Status pump();  // one turn: messages both ways, sequences that ended
   void note(const Message& message);
 
@@ -104,11 +121,14 @@ class SyncWorker {
   std::unique_ptr<Engine> engine_;
   BoundedQueue<Message> from_worker_{256};
   Broadcaster broadcaster_;
-  Envelope worker_;
+  const Envelope worker_;
   std::unique_ptr<UpdateReceiver> receiver_;  // after what it calls
+  std::vector<SyncMate*> mates_;
+  std::map<ProducerId, std::vector<Message>> for_mates_;
   bool decoding_ = false;
   uint64_t last_request_id_ = 0;
   SyncUpdate current_;
+  UpdateId begun_;       // of a mate: what current_ is about
   std::string failure_;  // of the current update: what the worker said last
 };
 

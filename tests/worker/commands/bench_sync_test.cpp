@@ -9,6 +9,7 @@
 
 #include "tests/weights_sync/nccl/fake_nccl.h"
 #include "worker/commands/bench_sync_feed.h"
+#include "worker/commands/bench_sync_mate.h"
 #include "worker/commands/bench_sync_row.h"
 #include "worker/commands/bench_sync_trainer.h"
 #include "worker/commands/bench_sync_worker.h"
@@ -68,7 +69,7 @@ TEST(SyncRow, CountsTheStreamAndNamesWhatTheStallWasIn) {
   SyncRow row = make_sync_row(update, log, {at_us(0), at_us(4'000)}, at_us(9'000), true);
   EXPECT_DOUBLE_EQ(row.stall_us, 900);
   EXPECT_DOUBLE_EQ(row.stall_steps, 9);
-  EXPECT_EQ(row.stall_phase, "stream");
+  EXPECT_EQ(row.stall_phase, SyncPhase::kStream);
   EXPECT_DOUBLE_EQ(row.noise_us, 0);
   EXPECT_NEAR(row.gb_per_s, 8e6 / 1e9 / 2.5e-3, 1e-9);
   EXPECT_NEAR(row.seconds, 4.5e-3, 1e-9);
@@ -131,43 +132,70 @@ TEST(RandomModel, CanHaveFewerLayersThanItsConfig) {
   EXPECT_LT(cut->tensors.size(), whole->tensors.size());
 }
 
-// Both halves, with a trainer's thread in place of its process.
+Result<std::unique_ptr<SyncWorker>> start_worker(const StreamOptions& options, int32_t index,
+                                                 TimedTransport& transport, StopSignal& stop) {
+  SyncWorkerOptions worker_options;
+  worker_options.index = index;
+  worker_options.model = options.model;
+  worker_options.quantise_to_mxfp8 = options.quantise_to_mxfp8;
+  worker_options.batch = 2;
+  worker_options.context = 8;
+  worker_options.tokens = 256;
+  WARPROLL_TRY_ASSIGN(device, open_model_device({.device = "cpu"}));
+  WARPROLL_TRY_ASSIGN(draw, make_draw_stream(options));
+  const auto load = [draw](uint64_t version, uint64_t seed, const LayoutFunction& layout,
+                           WeightArenas& arenas) -> Result<StagedWeightsPtr> {
+    WARPROLL_TRY_ASSIGN(drawn, draw(version, seed));
+    return load_drawn(drawn, layout, arenas);
+  };
+  return SyncWorker::start(worker_options, std::move(device), load, 2, transport, stop);
+}
+
+// All of it, with threads in place of the trainer's and further workers' processes.
 struct TwoHalves {
   explicit TwoHalves(bool quantise = false) {
     options = stream_options();
     options.quantise_to_mxfp8 = quantise;
     auto [here, there] = link_pair();
     mine = std::move(here);
-    trainer = std::thread([this, theirs = std::move(there)]() mutable {
-      served = serve_sync_trainer(theirs, std::make_shared<FakeNccl>(cluster),
-                                  *make_draw_stream(options), {});
+    threads.emplace_back([this, theirs = std::move(there)]() mutable {
+      static_cast<void>(serve_sync_trainer(theirs, std::make_shared<FakeNccl>(cluster),
+                                           *make_draw_stream(options), {}));
     });
-    feed = nccl_feed(mine, std::make_shared<FakeNccl>(cluster), 8, {});
+    feed = nccl_feed(mine, std::make_shared<FakeNccl>(cluster), 8, {}, mates);
     transport = std::make_unique<TimedTransport>(feed.transport);
   }
   ~TwoHalves() {
     worker.reset();
     mine.close();
-    trainer.join();
+    for (const auto& link : mate_links) link->close();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void add_mate() {
+    const auto index = static_cast<int32_t>(mates.size()) + 1;
+    auto [here, there] = link_pair();
+    mate_links.push_back(std::make_unique<SyncLink>(std::move(here)));
+    mates.push_back(std::make_unique<SyncMate>(*mate_links.back(), index));
+    threads.emplace_back([this, index, theirs = std::move(there)]() mutable {
+      StopSignal its_stop;
+      const auto api = std::make_shared<FakeNccl>(cluster);
+      SyncLink no_link;
+      const SyncFeed its_feed = nccl_feed(no_link, api, 8, {}, {});
+      TimedTransport its_transport(its_feed.transport);
+      const auto its_worker = start_worker(options, index, its_transport, its_stop);
+      ASSERT_TRUE(its_worker.ok()) << its_worker.status().to_string();
+      EXPECT_TRUE(serve_sync_mate(theirs, **its_worker, api).ok());
+    });
   }
 
   Status start() {
-    SyncWorkerOptions worker_options;
-    worker_options.model = options.model;
-    worker_options.quantise_to_mxfp8 = options.quantise_to_mxfp8;
-    worker_options.batch = 2;
-    worker_options.context = 8;
-    worker_options.tokens = 256;
-    WARPROLL_TRY_ASSIGN(device, open_model_device({.device = "cpu"}));
-    WARPROLL_TRY_ASSIGN(draw, make_draw_stream(options));
-    const auto load = [draw](uint64_t version, uint64_t seed, const LayoutFunction& layout,
-                             WeightArenas& arenas) -> Result<StagedWeightsPtr> {
-      WARPROLL_TRY_ASSIGN(drawn, draw(version, seed));
-      return load_drawn(drawn, layout, arenas);
-    };
-    WARPROLL_TRY_ASSIGN(
-        started, SyncWorker::start(worker_options, std::move(device), load, 2, *transport, stop));
+    WARPROLL_TRY_ASSIGN(started, start_worker(options, 0, *transport, stop));
     worker = std::move(started);
+    for (const auto& mate : mates) {
+      WARPROLL_TRY(worker->add_mate(*mate));
+      WARPROLL_TRY(mate->decode(true));
+    }
     return worker->start_decoding();
   }
 
@@ -188,10 +216,11 @@ struct TwoHalves {
   }
 
   FakeCluster cluster;
+  std::vector<std::unique_ptr<SyncMate>> mates;
+  std::vector<std::unique_ptr<SyncLink>> mate_links;
   StreamOptions options;
   SyncLink mine;
-  Status served;
-  std::thread trainer;
+  std::vector<std::thread> threads;
   SyncFeed feed;
   StopSignal stop;
   std::unique_ptr<TimedTransport> transport;
@@ -208,6 +237,42 @@ TEST(BenchSync, BringsUpdatesOverNcclWhileTheWorkerDecodes) {
   const size_t steps = halves.worker->steps().num_steps();
   EXPECT_TRUE(halves.worker->run_until(Clock::now() + milliseconds(20)).ok());
   EXPECT_EQ(halves.worker->steps().num_steps(), steps);
+}
+
+TEST(BenchSync, BringsUpdatesToFurtherWorkersToo) {
+  TwoHalves halves;
+  halves.add_mate();
+  halves.add_mate();
+  ASSERT_TRUE(halves.feed.offer(1, 2, 4).ok());
+  ASSERT_TRUE(halves.start().ok());
+  for (const uint64_t version : {2, 3}) {
+    SyncRowOrder order;
+    order.before = {Clock::now() - milliseconds(10), Clock::now()};
+    order.seed = version == 2 ? 2 : 1;
+    order.max_ctas = 4;
+    const Result<double> bare = halves.feed.bare_seconds(4);
+    ASSERT_TRUE(bare.ok()) << bare.status().to_string();
+    halves.expect_update(version, order.seed, 4);
+    EXPECT_TRUE(halves.worker->run_until(Clock::now() + milliseconds(20)).ok());
+    order.settled = Clock::now();
+    const Result<DrawStream> draw = make_draw_stream(halves.options);
+    const Result<DrawnStream> drawn = (*draw)(version, order.seed);
+    order.stream_bytes = drawn->manifest->stream_bytes();
+    order.manifest_digest = drawn->manifest->weight_digest;
+    EXPECT_TRUE(row_of(*halves.worker, order).digests_equal);
+    int32_t index = 0;
+    for (const auto& mate : halves.mates) {
+      const Result<SyncRow> row = mate->row(order);
+      ASSERT_TRUE(row.ok()) << row.status().to_string();
+      EXPECT_TRUE(row->digests_equal);
+      EXPECT_EQ(row->worker, ++index);
+      EXPECT_GT(row->seconds, 0);
+      EXPECT_GT(row->tokens_per_s_before, 0);
+      EXPECT_EQ(row->stream_bytes, order.stream_bytes);
+    }
+    order.seed = 3 - order.seed;  // the other weights'
+    EXPECT_FALSE(row_of(*halves.worker, order).digests_equal);
+  }
 }
 
 TEST(BenchSync, ComparesQuantisedWeightsWithAColdStartToo) {
