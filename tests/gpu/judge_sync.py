@@ -42,7 +42,8 @@ def print_table(runs):
         table += [[name] + [cell(line.get(key), decimals) for key, _, decimals in COLUMNS] for line in lines]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     for row in table:
-        print("  ".join(text.rjust(width) if i else text.ljust(width) for i, (text, width) in enumerate(zip(row, widths))))
+        cells = [text.rjust(width) for text, width in zip(row, widths)]
+        print("  ".join([row[0].ljust(widths[0])] + cells[1:]))
 
 
 def judge(name, lines, limits):
@@ -62,7 +63,8 @@ def judge(name, lines, limits):
         if limits.slowdown is not None and (line["slowdown"] is None or line["slowdown"] > limits.slowdown):
             found.append(f"slowdown {cell(line['slowdown'], 3)} (wanted {limits.slowdown})")
         if limits.stall_steps is not None and not name.endswith("*") and line["stall_steps"] > limits.stall_steps:
-            found.append(f"stall {line['stall_steps']:.2f} steps in {line['stall_phase']} (wanted {limits.stall_steps})")
+            found.append(f"stall {line['stall_steps']:.2f} steps in {line['stall_phase']} "
+                         f"(wanted {limits.stall_steps})")
         return found
 
     good = [line for line in lines if not misses(line)]

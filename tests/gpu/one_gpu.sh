@@ -21,10 +21,12 @@ bench_sync bf16 40 "${worker[@]}" --layers 2 --weights bf16 --max-ctas 4 --updat
 bench_sync bf16-to-mxfp8 40 "${worker[@]}" --layers 2 --weights bf16 --quantise-mxfp8 --max-ctas 4 --updates 2
 bench_sync own-memory-mxfp8 30 "${worker[@]}" --layers 3 --transport none --updates 3
 bench_sync own-memory-bf16 30 "${worker[@]}" --layers 2 --weights bf16 --transport none --updates 3
-bench_sync own-memory-bf16-to-mxfp8 30 "${worker[@]}" --layers 2 --weights bf16 --quantise-mxfp8 --transport none --updates 3
+bench_sync own-memory-bf16-to-mxfp8 30 "${worker[@]}" --layers 2 --weights bf16 --quantise-mxfp8 --transport none \
+  --updates 3
 bench_sync 'host-staged*' 40 "${worker[@]}" --layers 3 --swap host_staged --transport none --updates 2
-step transport-and-deaths 90 env LD_LIBRARY_PATH="$run/lib" "$run/bin/nccl_one_gpu" --groups 20
-step deaths-of-two 60 env LD_LIBRARY_PATH="$run/lib" "$run/bin/nccl_one_gpu" --ranks 2 --only killed --big-mb 1024
+step transport-and-deaths 90 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --groups 20
+step deaths-of-two 60 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --ranks 2 \
+  --only killed --big-mb 1024
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda
 step demo 90 python3 "$root/scripts/demo_run.py" --warproll "$warproll" --directory "$work/demo" --device cuda
 
