@@ -28,7 +28,9 @@ step transport-and-deaths 90 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}"
 step deaths-of-two 60 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --ranks 2 \
   --only killed --big-mb 1024
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda
-step demo 90 python3 "$root/scripts/demo_run.py" --warproll "$warproll" --directory "$work/demo" --device cuda
+# Long enough that a GPU still generates when versions are published.
+step demo 90 python3 "$root/scripts/demo_run.py" --warproll "$warproll" --directory "$work/demo" --device cuda \
+  --tasks 6000
 
 judge --stall-steps 1
 steps_end
