@@ -142,7 +142,8 @@ class Demo:
         self.expect(once.returncode == 0, f"every issued sample exactly once: {once.stdout.strip()}")
         self.expect(len(self.lines("trainer")) == samples, f"{samples} samples in trainer.jsonl")
         if self.device == "cuda":  # a record says where it was made
-            elsewhere = [line for line in self.lines("trainer") if not json.loads(line)["engine_version"].endswith(" cuda")]
+            elsewhere = [line for line in self.lines("trainer")
+                         if not json.loads(line)["engine_version"].endswith(" cuda")]
             self.expect(not elsewhere, f"{samples - len(elsewhere)} of {samples} samples were made on a GPU")
         self.check_replay()
         print(f"  {summary['rewards']['tokens']} tokens, {summary['tokens_per_s']:.0f} tokens/s, "

@@ -26,6 +26,11 @@ steps_begin() {
     echo "SKIPPED: this machine has $gpus GPUs, wanted $3; nothing was tested"
     exit 77
   fi
+  if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then  # then Python may have one
+    local nccl
+    nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+    export LD_LIBRARY_PATH=$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  fi
   nvidia-smi --query-gpu=index,name,driver_version,memory.free --format=csv,noheader
   nvidia-smi topo -m >>"$log" 2>&1 || true
   "$warproll" --version

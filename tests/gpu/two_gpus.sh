@@ -16,8 +16,8 @@ apart=(--trainer-gpu 0 --gpu 1)
 
 bench_sync mxfp8 90 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4,8,16,32 --baseline-ms 500
 bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 4,8 --updates 2
-bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 4,8,16 --tokens 3072
-step transport-and-deaths 60 env LD_LIBRARY_PATH="$run/lib" "$run/bin/nccl_one_gpu" --ranks 2 \
+bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 4,8,16
+step transport-and-deaths 60 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --ranks 2 \
   --big-mb 2048 --bucket-mb 64 --max-ctas 8
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda --gpus 0,1
 bench_sync 'bf16-12-layers-staged*' 60 "${apart[@]}" --weights bf16 --layers 12 --swap host_staged --max-ctas 8

@@ -169,8 +169,10 @@ void add_worker_options(CLI::App& command, SyncOptions& options) {
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command
-      .add_option("--tokens", options.worker.tokens, "that each has room for; then it starts anew")
-      ->check(CLI::Range(2, 1 << 24))
+      .add_option("--tokens", options.worker.tokens,
+                  "that each has room for, then it starts anew; 0: a few thousand, so that no step "
+                  "graph is new")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command.add_option("--max-batch-tokens", options.worker.max_batch_tokens, "of a prefill step")
       ->check(CLI::Range(1, 8192))

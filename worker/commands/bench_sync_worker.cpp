@@ -1,6 +1,7 @@
 #include "worker/commands/bench_sync_worker.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <variant>
 
@@ -28,6 +29,13 @@ BroadcasterOptions broadcaster_options(int32_t deadline_ms) {
   options.liveness_ms = kForever_ms;  // it lives in this process
   options.max_attempts = 1;           // a failure is to be seen
   return options;
+}
+
+// Block tables widen by powers of two, from 16 blocks (rollout/engine/cuda/cuda_backend.cpp).
+int32_t tokens_of_one_width(int32_t context) {
+  const auto blocks = static_cast<uint32_t>(context / kBlockTokens + 1);  // of the first step
+  const auto width = static_cast<int32_t>(std::bit_ceil(std::max(blocks, uint32_t{16})));
+  return width * kBlockTokens - context - 1;  // a step may run ahead
 }
 
 // As WorkerNode's: tensors on their way, a transport's two buckets.
@@ -67,12 +75,16 @@ Result<std::unique_ptr<SyncWorker>> SyncWorker::start(const SyncWorkerOptions& o
                                                       TimedTransport& transport, StopSignal& stop) {
   WARPROLL_TRY_ASSIGN(checkpoint, describe_random_model(options.model));
   const int32_t room = checkpoint.config.max_position_embeddings;
-  if (options.context + options.tokens > room) {
+  SyncWorkerOptions fitting = options;
+  if (options.tokens == 0) {
+    fitting.tokens = std::clamp(room - options.context, 1, tokens_of_one_width(options.context));
+  }
+  if (fitting.context + fitting.tokens > room) {
     return invalid_argument("--context " + std::to_string(options.context) + " and --tokens " +
-                            std::to_string(options.tokens) + " exceed the model's " +
+                            std::to_string(fitting.tokens) + " exceed the model's " +
                             std::to_string(room) + " positions");
   }
-  std::unique_ptr<SyncWorker> worker(new SyncWorker(options, std::move(device), transport, stop));
+  std::unique_ptr<SyncWorker> worker(new SyncWorker(fitting, std::move(device), transport, stop));
   WARPROLL_TRY(worker->plan(checkpoint));
   WARPROLL_TRY(worker->load(load, other_seed));
   WARPROLL_TRY(worker->start_engine());

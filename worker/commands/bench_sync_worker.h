@@ -33,8 +33,10 @@ struct SyncWorkerOptions {
   bool quantise_to_mxfp8 = false;
   std::string swap = "auto";
   int32_t batch = 8;
-  int32_t context = 1024;  // prompt tokens of each sequence
-  int32_t tokens = 4096;   // that it then has room for; it starts anew after them
+  int32_t context = 2048;  // prompt tokens of each sequence
+  // That it then has room for; it starts anew after them. 0 = as many as there are before the step's
+  // block tables get wider: a GPU's backend captures new graphs then, which is a stall of its own.
+  int32_t tokens = 0;
   int32_t max_batch_tokens = 512;
   int32_t deadline_ms = 120'000;  // of an update
 };

@@ -247,7 +247,9 @@ TEST(BenchSync, BringsUpdatesToFurtherWorkersToo) {
   ASSERT_TRUE(halves.start().ok());
   for (const uint64_t version : {2, 3}) {
     SyncRowOrder order;
-    order.before = {Clock::now() - milliseconds(10), Clock::now()};
+    order.before.from = Clock::now();
+    EXPECT_TRUE(halves.worker->run_until(order.before.from + milliseconds(200)).ok());
+    order.before.to = Clock::now();
     order.seed = version == 2 ? 2 : 1;
     order.max_ctas = 4;
     const Result<double> bare = halves.feed.bare_seconds(4);
