@@ -28,10 +28,11 @@ def free_port():
 
 
 class Demo:
-    def __init__(self, warproll, directory, tasks):
+    def __init__(self, warproll, directory, tasks, device):
         self.warproll = str(pathlib.Path(warproll).resolve())
         self.directory = pathlib.Path(directory).resolve()
         self.tasks = tasks
+        self.device = device
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
         self.deadline = time.monotonic() + DEADLINE_S
         self.running = {}
@@ -52,7 +53,8 @@ class Demo:
     def start_worker(self, name):
         self.start(name, "worker", f"worker.name={name}", f"trainer.endpoint={self.endpoint}",
                    f"model.checkpoint={GOLDEN}/arith-v1", f"log.directory={self.directory}/{name}-log",
-                   "engine.threads=1", "engine.kv_memory_mb=64", "log.min_free_mb=64")
+                   "engine.threads=1", "engine.kv_memory_mb=64", "log.min_free_mb=64",
+                   f"engine.device={self.device}")
 
     def end(self, name, sign=signal.SIGTERM):
         process = self.running.pop(name)
@@ -94,7 +96,7 @@ class Demo:
         self.directory.mkdir(parents=True)
         checkpoints = ",".join(str(GOLDEN / f"arith-v{v}") for v in (1, 2, 3))
         samples = 4 * self.tasks
-        print(f"demo: {self.tasks} tasks of 4 samples, two workers, files in {self.directory}")
+        print(f"demo: {self.tasks} tasks of 4 samples, two workers on {self.device}, files in {self.directory}")
         self.start_trainer("trainer", f"tasks.count={self.tasks}", "tasks.group_size=4",
                            "tasks.open_per_worker=64", "sampling.temperature=0.5", "sampling.max_tokens=8",
                            f"checkpoints.publish=[{checkpoints}]",
@@ -139,6 +141,10 @@ class Demo:
                                str(self.directory / "trainer.jsonl")], capture_output=True, text=True)
         self.expect(once.returncode == 0, f"every issued sample exactly once: {once.stdout.strip()}")
         self.expect(len(self.lines("trainer")) == samples, f"{samples} samples in trainer.jsonl")
+        if self.device == "cuda":  # a record says where it was made
+            elsewhere = [line for line in self.lines("trainer")
+                         if not json.loads(line)["engine_version"].endswith(" cuda")]
+            self.expect(not elsewhere, f"{samples - len(elsewhere)} of {samples} samples were made on a GPU")
         self.check_replay()
         print(f"  {summary['rewards']['tokens']} tokens, {summary['tokens_per_s']:.0f} tokens/s, "
               f"{summary['leases_taken_back']} leases taken back, {summary['resent']} resent, "
@@ -181,8 +187,9 @@ def main():
     parser.add_argument("--warproll", required=True)
     parser.add_argument("--directory", required=True)
     parser.add_argument("--tasks", type=int, default=3000)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of the workers' models")
     options = parser.parse_args()
-    demo = Demo(options.warproll, options.directory, options.tasks)
+    demo = Demo(options.warproll, options.directory, options.tasks, options.device)
     started = time.monotonic()
     try:
         demo.run()

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # Every test, from a clean machine: packages, format, build, ctest; then the same tests under
 # AddressSanitizer + UBSan, those with threads under ThreadSanitizer, a short run of every fuzzer, and,
-# where there is nvcc, the CUDA kernels for every GPU they are for (their tests skip without a GPU).
+# where there is nvcc, the worker with CUDA and the kernels alone, for every GPU they are for (their
+# tests skip without a GPU).
 #   scripts/test.sh            all of it
-#   scripts/test.sh cpu        only the optimised build (also: kernels, asan, tsan, fuzz; any of them)
+#   scripts/test.sh cpu        only the optimised build (also: cuda, kernels, asan, tsan, fuzz; any of them)
 # Exit 0: everything passed. The last lines say what each part did and how long it took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; }
 parts=()
 for argument in "$@"; do
   case $argument in
-    cpu | kernels | asan | tsan | fuzz) parts+=("$argument") ;;
+    cpu | cuda | kernels | asan | tsan | fuzz) parts+=("$argument") ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "test.sh: unknown part '$argument', wanted cpu, kernels, asan, tsan or fuzz" >&2; exit 2 ;;
+    *) echo "test.sh: unknown part '$argument', wanted cpu, cuda, kernels, asan, tsan or fuzz" >&2; exit 2 ;;
   esac
 done
-((${#parts[@]})) || parts=(cpu kernels asan tsan fuzz)
+((${#parts[@]})) || parts=(cpu cuda kernels asan tsan fuzz)
 
 scripts/setup.sh --python
 scripts/check_format.sh
@@ -34,8 +35,8 @@ sanitizer_settings() {  # of one part, in the environment
 sanitizer_settings
 for part in "${parts[@]}"; do
   start=$SECONDS
-  if [[ $part == kernels ]] && ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
-    summary+=("kernels not built: no nvcc on PATH")
+  if [[ $part == cuda || $part == kernels ]] && ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
+    summary+=("$part not built: no nvcc on PATH")
     continue
   fi
   echo "== $part: build"

@@ -20,7 +20,7 @@ bool report_unknown_command(const CLI::App& app, int argc, char** argv) {
     std::string known;
     for (const CLI::App* command : level->get_subcommands([](const CLI::App*) { return true; })) {
       if (command->get_name() == word) next = command;
-      known += " " + command->get_name();
+      if (!command->get_group().empty()) known += " " + command->get_name();  // not hidden
     }
     if (next == nullptr) {
       std::fprintf(stderr, "warproll: unknown command '%s', known:%s\n", word.c_str(),

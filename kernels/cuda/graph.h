@@ -33,6 +33,8 @@ class CudaGraph {
     const cudaError_t code = cudaGraphInstantiate(&captured.graph_, graph, 0);
     cudaGraphDestroy(graph);
     WARPROLL_CUDA_CHECK(code);
+    // Its kernels and parameters go to the device now rather than with the first launch.
+    WARPROLL_CUDA_CHECK(cudaGraphUpload(captured.graph_, stream.get()));
     return captured;
   }
   ~CudaGraph() {
@@ -45,8 +47,6 @@ class CudaGraph {
   }
 
   void launch(cudaStream_t stream) const { WARPROLL_CUDA_CHECK(cudaGraphLaunch(graph_, stream)); }
-  // Its kernels and parameters are on the device before the first launch.
-  void upload(cudaStream_t stream) const { WARPROLL_CUDA_CHECK(cudaGraphUpload(graph_, stream)); }
 
  private:
   cudaGraphExec_t graph_ = nullptr;

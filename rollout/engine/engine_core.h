@@ -94,6 +94,7 @@ class EngineCore {
   struct RowUnderWay {
     uint64_t request_id = 0;
     uint64_t admission_order = 0;
+    WeightSetPtr weights;  // which the device may read until the row comes
   };
   [[nodiscard]] bool step_under_way() const { return !under_way_.empty(); }
   [[nodiscard]] Sequence* sequence_of(const RowUnderWay& row) const;

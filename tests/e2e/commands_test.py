@@ -9,8 +9,8 @@ import harness
 
 COMMANDS = ["", "worker", "trainer", "generate", "replay", "log", "log ls", "log show", "log stats", "log verify",
             "log export", "log repair", "checkpoint", "checkpoint inspect", "checkpoint verify",
-            "checkpoint quantize", "checkpoint diff", "bench", "bench decode", "bench moe", "config", "config check",
-            "config show", "keygen", "doctor"]
+            "checkpoint quantize", "checkpoint diff", "bench", "bench decode", "bench moe", "bench sync", "config",
+            "config check", "config show", "keygen", "doctor"]
 
 
 class Help(harness.Case):
@@ -43,6 +43,29 @@ class Help(harness.Case):
 
     def test_version(self):
         self.assertRegex(self.run_command("--version").stdout, r"^warproll \d+\.\d+\.\d+\n$")
+
+
+class BenchSync(harness.Case):
+    def sync(self, *arguments, code=harness.OK):
+        return self.run_command("bench", "sync", "--random", harness.GOLDEN / "qwen3moe-tiny" / "config.json",
+                                "--weights", "bf16", "--device", "cpu", *arguments, code=code)
+
+    def test_updates_come_while_a_worker_decodes_on_a_cpu(self):
+        small = ["--transport", "none", "--batch", 2, "--context", 8, "--tokens", 128, "--bucket-mb", 1,
+                 "--baseline-ms", 200, "--json"]
+        for arguments in (["--updates", 3], ["--updates", 2, "--quantise-mxfp8"], ["--layers", 1]):
+            rows = json.loads(self.sync(*small, *arguments).stdout)
+            for row in rows:
+                self.assertTrue(row["digests_equal"], row)
+                self.assertGreater(row["tokens_per_s_before"], 0)
+                self.assertGreater(row["stream_bytes"], 0)
+                self.assertEqual((row["transport"], row["swap"]), ("none", "two_arenas"))
+            self.assertEqual(len(rows), arguments[1] if arguments[0] == "--updates" else 1)
+
+    def test_what_cannot_be_is_said(self):
+        self.assertIn("needs a GPU", self.sync(code=harness.BAD_INPUT).stderr)
+        done = self.sync("--transport", "none", "--context", 5000, code=harness.BAD_INPUT)
+        self.assertIn("exceed the model's 1024 positions", done.stderr)
 
 
 class ConfigAndDoctor(harness.Case):

@@ -153,7 +153,15 @@ class Rank {
     return true;
   }
 
+  void end_somebody(const Order& order) {
+    if (ended_somebody_) return;
+    ended_somebody_ = true;
+    setup_.note_death(order.signal_pid == 0 ? rank_ : order.signal_rank);
+    kill(order.signal_pid == 0 ? getpid() : order.signal_pid, order.signal);
+  }
+
   Report receive(const Order& order) {
+    ended_somebody_ = false;
     const OfferedCheckpoint& expected = offered(order.version);
     const Manifest& manifest = *expected.manifest;
     check(cudaMemset(arena_, 0xee, manifest.stream_bytes()));
@@ -169,8 +177,7 @@ class Rank {
       if (received == 0) first_s = last_s, first_bytes = bytes;
       received += bytes;
       if (order.signal != 0 && received >= order.signal_at_bytes) {
-        setup_.note_death(rank_);
-        raise(order.signal);
+        end_somebody(order);
       }
     };
     const StreamSink sink = [&](uint64_t offset, std::span<const std::byte> bytes) {
@@ -261,6 +268,7 @@ class Rank {
   TransportRoute route_;
   std::byte* arena_ = nullptr;
   double begun_s_ = 0;
+  bool ended_somebody_ = false;
 };
 
 }  // namespace

@@ -44,7 +44,9 @@ struct Order {
   bool to_host = false;          // kReceive: by the host's sink
   int32_t silence_ms = 30'000;   // kReceive
   uint64_t signal_at_bytes = 0;  // kReceive: when so many have come ...
-  int32_t signal = 0;            // ... this one to itself
+  int32_t signal = 0;            // ... this one to itself, or to
+  int32_t signal_pid = 0;        // another process, of rank
+  int32_t signal_rank = 0;
   char unique_id[128] = {};
 };
 
@@ -66,17 +68,12 @@ class RankProcesses {
   using Handler = std::function<Report(const Order&)>;
 
   // `make(rank)` runs in the child and returns what answers its orders.
-  RankProcesses(int num_ranks, const std::function<Handler(int rank)>& make) {
+  RankProcesses(int num_ranks, std::function<Handler(int rank)> make) : make_(std::move(make)) {
     mailboxes_ =
         static_cast<Mailbox*>(mmap(nullptr, sizeof(Mailbox) * kMaxRanks, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     if (mailboxes_ == MAP_FAILED) throw std::runtime_error("mmap");
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      new (&mailboxes_[rank]) Mailbox;
-      const pid_t pid = fork();
-      if (pid == 0) serve(rank, make);
-      pids_.push_back(pid);
-    }
+    for (int rank = 0; rank < num_ranks; ++rank) pids_.push_back(start(rank));
   }
   ~RankProcesses() {
     for (const pid_t pid : pids_) {
@@ -104,6 +101,13 @@ class RankProcesses {
   }
   double died_s(int rank) { return mailboxes_[rank].died_s; }
   void end(int rank) { kill(pids_[rank], SIGKILL); }
+  [[nodiscard]] int32_t pid(int rank) const { return pids_[rank]; }
+  // A new process in the place of one that has died.
+  void restart(int rank) {
+    end(rank);
+    waitpid(pids_[rank], nullptr, 0);
+    pids_[rank] = start(rank);
+  }
   // In the child: the moment before it ends itself.
   void note_death(int rank) { mailboxes_[rank].died_s = now_s(); }
 
@@ -117,9 +121,16 @@ class RankProcesses {
     double died_s = 0;
   };
 
-  [[noreturn]] void serve(int rank, const std::function<Handler(int rank)>& make) {
+  pid_t start(int rank) {
+    new (&mailboxes_[rank]) Mailbox;
+    const pid_t pid = fork();
+    if (pid == 0) serve(rank);
+    return pid;
+  }
+
+  [[noreturn]] void serve(int rank) {
     alarm(300);
-    Handler handle = make(rank);
+    Handler handle = make_(rank);
     Mailbox& box = mailboxes_[rank];
     for (uint32_t number = 1;; ++number) {
       while (box.asked.load(std::memory_order_acquire) != number) {
@@ -137,6 +148,7 @@ class RankProcesses {
     }
   }
 
+  const std::function<Handler(int rank)> make_;
   Mailbox* mailboxes_ = nullptr;
   std::vector<pid_t> pids_;
 };

@@ -9,6 +9,8 @@
 #include "rollout/engine/engine_core.h"
 #include "worker/commands/decode_floor.h"
 #include "worker/commands/device_options.h"
+#include "worker/commands/literal_experts.h"
+#include "worker/commands/random_prompt.h"
 #include "worker/commands/route_injection.h"
 #include "worker/node/serving_model.h"
 #include "worker/terminal/exit_code.h"
@@ -53,18 +55,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Prompts of random ids, all different, so that routing is as free as it is in use.
-std::shared_ptr<const std::vector<int32_t>> prompt_of(int32_t sequence, int32_t length,
-                                                      int32_t vocab_size) {
-  std::vector<int32_t> ids;
-  uint64_t state = static_cast<uint64_t>(sequence) * 2654435761u + 1;
-  for (int32_t i = 0; i < length; ++i) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;  // Knuth's MMIX generator
-    ids.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size)));
-  }
-  return std::make_shared<const std::vector<int32_t>>(std::move(ids));
-}
-
 Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, const DecodeCase& what,
                                                 const Options& options, const ModelRunner& runner,
                                                 const std::shared_ptr<RouteCount>& routes,
@@ -89,7 +79,7 @@ Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, con
   for (int32_t i = 0; i < what.batch; ++i) {
     SampleRequest request;
     request.request_id = static_cast<uint64_t>(i) + 1;
-    request.prompt_ids = prompt_of(i, what.context, weights->config.vocab_size);
+    request.prompt_ids = random_prompt(i, what.context, weights->config.vocab_size);
     request.sampling.max_tokens = tokens;
     request.sampling.ignore_eos = true;
     WARPROLL_TRY(engine->submit(std::move(request)));
@@ -201,6 +191,11 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
     ModelDeviceOptions with_path = options.device;
     with_path.moe_path = moe_path;
     WARPROLL_TRY_ASSIGN(path_device, open_model_device(with_path));
+    WeightSetPtr path_weights = weights;
+    if (moe_path == "literal") {
+      WARPROLL_TRY_ASSIGN(with_rows, with_literal_experts(weights));
+      path_weights = std::move(with_rows);
+    }
     for (const int32_t prompt : options.contexts) {
       if (prompt + options.tokens + kWarmUpSteps + 1 > weights->config.max_position_embeddings) {
         return invalid_argument("--context " + std::to_string(prompt) + " and --tokens " +
@@ -211,8 +206,8 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
       for (const int32_t batch : options.batches) {
         for (const bool uniform : routings) {
           const DecodeCase what{batch, prompt, uniform};
-          WARPROLL_TRY_ASSIGN(row,
-                              measure(weights, what, options, path_device.runner, context.stop));
+          WARPROLL_TRY_ASSIGN(
+              row, measure(path_weights, what, options, path_device.runner, context.stop));
           report(options, path_device, *weights, what, moe_path, row, table, rows);
         }
       }
@@ -251,6 +246,8 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   decode->add_option("--weights", options->random.weights, "of --random: mxfp8_experts or bf16")
       ->check(CLI::IsMember({"mxfp8_experts", "bf16"}))
       ->capture_default_str();
+  decode->add_option("--layers", options->random.layers, "of --random, instead of its config's")
+      ->check(CLI::Range(1, 1024));
   decode->add_option("--seed", options->random.seed, "of --random")->capture_default_str();
   const auto list = [&](const char* name, auto& values, const char* text) {
     return decode->add_option(name, values, text)->delimiter(',')->capture_default_str();
@@ -260,7 +257,8 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   list("--context", options->contexts, "prompt tokens of each: 1024,8192")
       ->check(CLI::Range(1, 1 << 24));
   list("--routing", options->routings, "free, uniform (drawn experts, GPU)");
-  list("--moe-path", options->moe_paths, "GPU: auto, warp_decode, expert_centric");
+  list("--moe-path", options->moe_paths,
+       "GPU: auto, warp_decode, expert_centric, literal (with random rows)");
   decode->add_option("--tokens", options->tokens, "timed tokens of each")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 24));

@@ -15,6 +15,7 @@
 #include "rollout/model/weights.h"
 #include "weights_sync/checkpoint.h"
 #include "worker/node/serving_model.h"
+#include "worker/node/worker_memory.h"
 #include "worker/terminal/progress.h"
 #include "worker/trainer/task_source.h"
 
@@ -147,9 +148,25 @@ std::vector<DoctorFinding> check_machine() {
   return findings;
 }
 
+// The device that would run the model, and whether everything fits there.
+std::vector<DoctorFinding> check_device(const WorkerConfig& config) {
+  const Result<ModelDevice> device = open_model_device(device_options(config));
+  if (!device.ok()) return {finding_of("engine.device", device.status(), "")};
+  std::vector<DoctorFinding> findings = {
+      {DoctorVerdict::kOk, "engine.device", device->description}};
+  const Result<MemoryPlan> plan = plan_worker_memory(config, *device);
+  if (!plan.ok()) {
+    findings.push_back(finding_of("memory", plan.status(), ""));
+  } else if (!plan->text.empty()) {
+    findings.push_back({DoctorVerdict::kOk, "memory", plan->text});
+  }
+  return findings;
+}
+
 std::vector<DoctorFinding> check_worker(const WorkerConfig& config) {
   std::vector<DoctorFinding> findings = check_checkpoint(
       "model.checkpoint", config.model.checkpoint, config.model.quantise == "mxfp8");
+  for (DoctorFinding& finding : check_device(config)) findings.push_back(std::move(finding));
   const Result<TextParts> text = load_text_parts(config.model.checkpoint, config.model.tokenizer);
   if (text.ok() && !text->note.empty()) {
     findings.push_back({DoctorVerdict::kWarn, "tokenizer", text->note});

@@ -26,6 +26,10 @@ void describe_model(ConfigVisitor& v, WorkerConfig::Model& model) {
   v.integer("weight_version", model.weight_version, {0, 9e15},
             "the version number of that checkpoint");
   v.text("tokenizer", model.tokenizer, "tokenizer.json; empty = beside the checkpoint");
+  v.choice("load", model.load, {"files", "random"},
+           "random: drawn on the GPU, of the directory's config.json alone; for measuring");
+  v.choice("random_weights", model.random_weights, {"mxfp8_experts", "bf16"}, "of load: random");
+  v.integer("random_seed", model.random_seed, {0, 9e15}, "of load: random");
   v.choice("activation_dtype", model.activation_dtype, {"auto", "f32", "bf16", "f16"},
            "auto = bf16 on a GPU, f32 on a CPU, where 16-bit rounds as a GPU would");
   v.choice("quantise", model.quantise, {"none", "mxfp8"},
@@ -64,7 +68,6 @@ void describe_weights(ConfigVisitor& v, WorkerConfig::Weights& weights) {
             "pinned samples delay an update at most this long");
   v.choice("pin_fallback", weights.pin_fallback, {"keep", "recompute", "abort"},
            "what they do after that");
-  v.integer("nccl_device", weights.nccl_device, {0, 1023}, "GPU that receives (nccl)");
   v.integer("nccl_max_ctas", weights.nccl_max_ctas, {1, 64},
             "thread blocks of it that a broadcast may take (nccl)");
 }

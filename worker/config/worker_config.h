@@ -36,6 +36,9 @@ struct WorkerConfig {
     std::string checkpoint;
     int64_t weight_version = 1;
     std::string tokenizer;
+    std::string load = "files";
+    std::string random_weights = "mxfp8_experts";
+    int64_t random_seed = 1;
     std::string activation_dtype = "auto";
     std::string quantise = "none";
   } model;
@@ -59,7 +62,6 @@ struct WorkerConfig {
     std::string swap = "auto";
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
-    int64_t nccl_device = 0;
     int64_t nccl_max_ctas = 4;
   } weights;
 

@@ -37,6 +37,7 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
                                 ? needs.wanted_kv_bytes
                                 : std::min(needs.arena_bytes, needs.free_bytes / 4);
   MemoryPlan plan;
+  plan.arena_bytes = needs.arena_bytes;
   plan.host_staged =
       needs.swap == "host_staged" ||
       (needs.swap == "auto" && one + needs.arena_bytes + least_kv > needs.free_bytes);

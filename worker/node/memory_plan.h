@@ -22,6 +22,7 @@ struct MemoryNeeds {
 
 struct MemoryPlan {
   bool host_staged = false;  // one arena on the device, the standby in host memory
+  uint64_t arena_bytes = 0;
   int32_t num_kv_blocks = 0;
   uint64_t left_bytes = 0;
   std::string text;  // lines for the log

@@ -31,7 +31,9 @@ Result<MoePath> moe_path_from(const std::string& text) {
   if (text == "auto") return MoePath::kAuto;
   if (text == "warp_decode") return MoePath::kWarpDecode;
   if (text == "expert_centric") return MoePath::kExpertCentric;
-  return invalid_argument("MoE path '" + text + "', wanted auto, warp_decode or expert_centric");
+  if (text == "literal") return MoePath::kLiteral;
+  return invalid_argument("MoE path '" + text +
+                          "', wanted auto, warp_decode, expert_centric or literal");
 }
 
 Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {

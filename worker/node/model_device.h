@@ -22,7 +22,7 @@ struct ModelDeviceOptions {
   int32_t gpu_index = 0;
   bool batch_invariant = true;    // GPU: one order of every sum, whatever the batch
   bool time_ops = false;          // GPU: of benches
-  std::string moe_path = "auto";  // GPU: "auto", "warp_decode", "expert_centric"
+  std::string moe_path = "auto";  // GPU: also "warp_decode", "expert_centric", "literal"
 };
 
 // Ends the engine_version of records that were made on a GPU.

@@ -2,18 +2,38 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "rollout/engine/request_check.h"
 #include "rollout/model/cuda/device_weights.h"
+#include "rollout/model/synthetic_tensors.h"
 #include "rollout/tokenizer/chat_format.h"
 #include "weights_sync/weight_staging.h"
 #ifdef WARPROLL_HAS_CUDA
-#include "rollout/model/synthetic_tensors.h"
 #include "weights_sync/cuda/random_weights.h"
 #endif
 
 namespace warproll {
+namespace {
+
+// The config with another number of layers. What is no JSON object is left to its parser to refuse.
+std::string with_layers(const std::string& config_json, int32_t layers) {
+  auto config = nlohmann::ordered_json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return config_json;
+  config["num_hidden_layers"] = layers;
+  if (const auto dense = config.find("mlp_only_layers");
+      dense != config.end() && dense->is_array()) {
+    nlohmann::ordered_json kept = nlohmann::ordered_json::array();
+    for (const auto& layer : *dense) {
+      if (layer.is_number_integer() && layer.get<int64_t>() < layers) kept.push_back(layer);
+    }
+    *dense = std::move(kept);
+  }
+  return config.dump(2);
+}
+
+}  // namespace
 
 Result<ModelConfig> model_config_of(const CheckpointFiles& files) {
   return parse_model_config(files.config_json, files.generation_config_json,
@@ -70,9 +90,7 @@ Result<WeightSetPtr> load_weight_set(const std::string& directory, uint64_t weig
   return make_weight_set(*staged, device);
 }
 
-#ifdef WARPROLL_HAS_CUDA
-Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
-                                           const LayoutFunction& layout, WeightArenas& arenas) {
+Result<RandomCheckpoint> describe_random_model(const RandomModel& random) {
   const std::optional<SyntheticFormat> format = synthetic_format_from(random.weights);
   if (!format.has_value()) {
     return invalid_argument("random weights '" + random.weights +
@@ -82,13 +100,22 @@ Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t w
   if (!file) return not_found(random.config_path + ": cannot be opened for reading");
   std::ostringstream text;
   text << file.rdbuf();
-  RandomWeights weights;
-  weights.files.config_json = text.str();
-  const Result<ModelConfig> config = model_config_of(weights.files);
+  RandomCheckpoint checkpoint;
+  checkpoint.files.config_json =
+      random.layers > 0 ? with_layers(text.str(), random.layers) : text.str();
+  const Result<ModelConfig> config = model_config_of(checkpoint.files);
   if (!config.ok()) return config.status().with_context(random.config_path);
-  weights.tensors = synthetic_tensors(*config, *format);
-  weights.seed = random.seed;
-  return load_random(weights, weight_version, layout, arenas);
+  checkpoint.tensors = synthetic_tensors(*config, *format);
+  checkpoint.config = *config;
+  return checkpoint;
+}
+
+#ifdef WARPROLL_HAS_CUDA
+Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
+                                           const LayoutFunction& layout, WeightArenas& arenas) {
+  WARPROLL_TRY_ASSIGN(checkpoint, describe_random_model(random));
+  return load_random({checkpoint.files, checkpoint.tensors, random.seed}, weight_version, layout,
+                     arenas);
 }
 #else
 Result<StagedWeightsPtr> load_random_model(const RandomModel&, uint64_t, const LayoutFunction&,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "protocol/status.h"
 #include "rollout/collector/prompt_encoder.h"
@@ -39,7 +40,15 @@ struct RandomModel {
   std::string config_path;                // a config.json
   std::string weights = "mxfp8_experts";  // or "bf16"; the rest is BF16 either way
   uint64_t seed = 1;
+  int32_t layers = 0;  // of the model, instead of the config's; 0 = as many as it says
 };
+// What a checkpoint of it would list.
+struct RandomCheckpoint {
+  CheckpointFiles files;
+  ModelConfig config;
+  std::vector<TensorInfo> tensors;
+};
+Result<RandomCheckpoint> describe_random_model(const RandomModel& random);
 Result<StagedWeightsPtr> load_random_model(const RandomModel& random, uint64_t weight_version,
                                            const LayoutFunction& layout, WeightArenas& arenas);
 Result<WeightSetPtr> load_random_weight_set(const RandomModel& random, const ModelDevice& device);

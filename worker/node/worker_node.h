@@ -50,9 +50,6 @@ class WorkerNode {
  private:
   WorkerNode(const WorkerConfig& config, Logger logger);
   Status open_device();
-  Status plan_memory();
-  [[nodiscard]] EngineConfig engine_config() const;
-  [[nodiscard]] uint64_t receive_bytes(const ArenaLayout& layout) const;
   Status load_weights();
   Status start_engine();
   Status open_log();

@@ -9,6 +9,7 @@
 #include "weights_sync/tcp_transport.h"
 #include "worker/config/nccl_variables.h"
 #include "worker/node/golden_gate.h"
+#include "worker/node/worker_memory.h"
 #include "worker/node/worker_node.h"
 
 namespace warproll {
@@ -37,14 +38,13 @@ Status WorkerNode::load_weights() {
       continue;
     }
     if (transport == "nccl") {
-      const auto api = open_nccl(static_cast<int32_t>(config_.weights.nccl_device));
+      const auto api = open_nccl(static_cast<int32_t>(config_.engine.gpu));
       WARPROLL_TRY(api.status().with_context("weights.transports: nccl"));
       NcclTransportOptions nccl;
       nccl.max_ctas = static_cast<int32_t>(config_.weights.nccl_max_ctas);
       nccl.nccl_variables = nccl_variables();
       transports_.push_back(std::make_unique<NcclTransport>(*api, nccl));
-      logger_.info("NCCL " + (*api)->version() + " on GPU " +
-                   std::to_string(config_.weights.nccl_device));
+      logger_.info("NCCL " + (*api)->version() + " on GPU " + std::to_string(config_.engine.gpu));
       continue;
     }
     TcpTransportOptions options;
@@ -97,8 +97,14 @@ Status WorkerNode::load_weights() {
     ++alarms_;
   };
   updates_ = std::make_unique<UpdateReceiver>(std::move(options));
-  const Result<StagedWeightsPtr> loaded = updates_->load_initial(
-      config_.model.checkpoint, static_cast<uint64_t>(config_.model.weight_version));
+  const auto version = static_cast<uint64_t>(config_.model.weight_version);
+  const Result<StagedWeightsPtr> loaded =
+      config_.model.load == "files"
+          ? updates_->load_initial(config_.model.checkpoint, version)
+          : updates_->load_initial([this, version](WeightArenas& arenas) {
+              return load_random_model(random_model(config_), version,
+                                       make_layout_function(false, std::nullopt, true), arenas);
+            });
   return loaded.status().with_context("model.checkpoint " + config_.model.checkpoint);
 }
 
@@ -118,7 +124,7 @@ Status WorkerNode::start_engine() {
   if (text_.tokenizer) identity_.tokenizer_digest = text_.tokenizer->digest();
 
   EngineParts parts;
-  parts.config = engine_config();
+  parts.config = engine_config(config_, num_kv_blocks_);
   WARPROLL_TRY(validate(parts.config, model_).with_context("engine"));
   max_context_tokens_ = parts.config.context_tokens(model_);
   parts.backend = device_.runner.make_backend(model_, backend_sizes(parts.config, model_));
@@ -220,7 +226,6 @@ Result<std::unique_ptr<WorkerNode>> WorkerNode::start(const WorkerConfig& config
   std::unique_ptr<WorkerNode> node(new WorkerNode(config, std::move(logger)));
   WARPROLL_TRY(node->open_log());
   WARPROLL_TRY(node->open_device());
-  WARPROLL_TRY(node->plan_memory());
   WARPROLL_TRY(node->load_weights());
   WARPROLL_TRY(node->start_engine());
   WARPROLL_TRY(node->start_collector());

@@ -23,24 +23,28 @@ uint64_t places_of(const DeviceModelWeights& weights) {
          {layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm, layer.router})
       add_pointer(p);
     add(static_cast<uint64_t>(layer.router_dtype));
+    add_pointer(layer.gate_rows.data);
     for (const TileMatrix* m : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add_tiles(*m);
   }
   return hash;
 }
 
-const CudaGraph& StepGraphs::find(const StepShape& shape, uint64_t places,
-                                  const DeviceModelWeights& weights) {
-  std::unique_ptr<const CudaGraph>& graph = graphs_[{places, shape}];
-  if (graph == nullptr) {
-    graph = std::make_unique<const CudaGraph>(
-        CudaGraph::capture([&](cudaStream_t stream) { enqueue_(shape, weights, stream); }));
+const CudaGraph& StepGraphs::find_or_capture(const StepShape& shape, uint64_t places,
+                                             const DeviceModelWeights& weights) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = graphs_.find({places, shape});
+    if (found != graphs_.end()) return *found->second;
   }
-  return *graph;
+  auto graph = std::make_unique<const CudaGraph>(
+      CudaGraph::capture([&](cudaStream_t stream) { enqueue_(shape, weights, stream); }));
+  const std::lock_guard lock(mutex_);
+  // Another thread may have been faster; then that one's is in use.
+  return *graphs_.try_emplace({places, shape}, std::move(graph)).first->second;
 }
 
 const CudaGraph& StepGraphs::graph(const StepShape& shape, const DeviceModelWeights& weights) {
-  const std::lock_guard lock(mutex_);
-  return find(shape, places_of(weights), weights);
+  return find_or_capture(shape, places_of(weights), weights);
 }
 
 void StepGraphs::prepare(const DeviceModelWeights& weights) {
@@ -50,11 +54,7 @@ void StepGraphs::prepare(const DeviceModelWeights& weights) {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, graph] : graphs_) shapes.insert(key.second);
   }
-  // One at a time, so that the engine's steps get in between.
-  for (const StepShape& shape : shapes) {
-    const std::lock_guard lock(mutex_);
-    find(shape, places, weights);
-  }
+  for (const StepShape& shape : shapes) find_or_capture(shape, places, weights);
 }
 
 size_t StepGraphs::num_captures() const {

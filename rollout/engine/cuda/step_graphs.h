@@ -1,7 +1,8 @@
 // StepGraphs: CUDA graphs of decode steps, one for each shape and weight arena, captured when first
 // wanted and replayed from then on. Versions that lie in the same arena at the same places share
 // theirs, so after both arenas have served nothing is captured again.
-// Thread: any; one mutex, held while a graph is looked up or captured. Errors: as DeviceForward.
+// Thread: any; one mutex, held for a look only: while one thread captures, others find theirs.
+// Errors: as DeviceForward.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,8 @@ class StepGraphs {
 
  private:
   using Key = std::pair<uint64_t, StepShape>;  // where the weights lie
-  const CudaGraph& find(const StepShape& shape, uint64_t places, const DeviceModelWeights& weights);
+  const CudaGraph& find_or_capture(const StepShape& shape, uint64_t places,
+                                   const DeviceModelWeights& weights);
 
   const Enqueue enqueue_;
   mutable std::mutex mutex_;

@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/moe/expert_centric.h"
+#include "kernels/moe/literal.h"
 #include "kernels/moe/route.h"
 #include "kernels/step/add_rmsnorm.h"
 #include "kernels/step/attention.h"
@@ -222,11 +223,9 @@ class DeviceForward::Step {
     const Addend projected = {.tensor = space_.projected};
     if (can_fuse(projected) && route_can_norm(params)) {
       params.norm = take_norm(projected, w.post_attention_norm);
-      if (grouped(w.gate_up.format)) {
-        params.normed = space_.normed;
-      } else {
-        params.x_tile = space_.normed_tile;
-      }
+      const bool is_grouped = grouped(w.gate_up.format);
+      if (is_grouped || options_.moe_path == MoePath::kLiteral) params.normed = space_.normed;
+      if (!is_grouped) params.x_tile = space_.normed_tile;
     } else {
       add_and_norm(projected, w.post_attention_norm);
       params.x = space_.normed;
@@ -251,8 +250,16 @@ class DeviceForward::Step {
   }
 
   [[nodiscard]] bool grouped(TileFormat format) const {
-    if (options_.batch_invariant) return false;
-    if (options_.moe_path != MoePath::kAuto) return options_.moe_path == MoePath::kExpertCentric;
+    switch (options_.batch_invariant ? MoePath::kWarpDecode : options_.moe_path) {
+      case MoePath::kWarpDecode:
+        return false;
+      case MoePath::kExpertCentric:
+        return true;
+      case MoePath::kLiteral:
+        return !shape_.decode_only;
+      case MoePath::kAuto:
+        break;
+    }
     return shape_.num_tokens >= expert_centric_from(format);
   }
 
@@ -271,6 +278,21 @@ class DeviceForward::Step {
                           .num_tokens = shape_.num_tokens,
                           .top_k = top_k},
                          stream_);
+      mark("experts");
+      return {.tensor = space_.projected};
+    }
+    if (options_.moe_path == MoePath::kLiteral && w.gate_rows.data != nullptr) {
+      literal_moe({.x = space_.normed,
+                   .topk_ids = topk_ids,
+                   .topk_weights = topk_weights,
+                   .gate = w.gate_rows,
+                   .up = w.up_rows,
+                   .down = w.down_rows,
+                   .h = space_.expert_partials,
+                   .y = space_.projected,
+                   .num_tokens = shape_.num_tokens,
+                   .top_k = top_k},
+                  stream_);
       mark("experts");
       return {.tensor = space_.projected};
     }

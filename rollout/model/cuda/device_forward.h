@@ -24,7 +24,8 @@
 
 namespace warproll {
 
-enum class MoePath : uint8_t { kAuto, kWarpDecode, kExpertCentric };
+// kLiteral: the published kernels, for decode steps of weights that have rows; prefill is grouped.
+enum class MoePath : uint8_t { kAuto, kWarpDecode, kExpertCentric, kLiteral };
 
 struct DeviceForwardOptions {
   StepShape largest;          // of any step: T, B, P and N

@@ -26,6 +26,8 @@ struct DeviceLayerWeights {
   const std::byte* router = nullptr;  // [E, H], MoE layers
   Dtype router_dtype = Dtype::kBf16;  // kBf16 or kF32
   TileMatrix gate_up, down;           // of E experts; a dense MLP is one expert
+  // Experts as rows too, for benches of the literal path; data null in an arena.
+  WeightView gate_rows, up_rows, down_rows;  // E x [I, H], [I, H], [H, I]
 };
 struct DeviceModelWeights {
   WeightView embedding;  // [V, H], rows

@@ -87,7 +87,9 @@ void DeviceForward::Workspace::place(const ModelConfig& config, const DeviceForw
   take(expert_h,
        2 * decode_tokens *
            std::max(top_k * config.moe_intermediate_size, int64_t{config.intermediate_size}));
-  take(expert_partials, decode_tokens * top_k * hidden_size);
+  // The literal path keeps its h here: [T * K, I].
+  take(expert_partials,
+       decode_tokens * top_k * std::max<int64_t>(hidden_size, config.moe_intermediate_size));
   if (!options.batch_invariant) {
     ExpertCentricShape shape{largest.num_tokens, config.num_experts, config.num_experts_per_tok,
                              config.hidden_size, config.moe_intermediate_size};

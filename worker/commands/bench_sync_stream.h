@@ -1,0 +1,39 @@
+// What `warproll bench sync` broadcasts: random weights of a config as the byte stream of a manifest.
+// Drawn on a GPU (weights_sync/cuda/random_stream.h), or, for the command's own tests, on the CPU.
+// Thread: one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "protocol/status.h"
+#include "weights_sync/manifest.h"
+#include "weights_sync/weight_arenas.h"
+#include "worker/node/serving_model.h"
+
+namespace warproll {
+
+struct DrawnStream {
+  std::shared_ptr<const Manifest> manifest;
+  const std::byte* bytes = nullptr;  // [manifest->stream_bytes()], until the next draw
+};
+using DrawStream = std::function<Result<DrawnStream>(uint64_t weight_version, uint64_t seed)>;
+
+enum class StreamPlace : uint8_t { kCpu, kDevice, kPinned };  // kPinned: drawn by the GPU
+struct StreamOptions {
+  RandomModel model;  // its seed is not used
+  StreamPlace place = StreamPlace::kDevice;
+  int32_t gpu_index = 0;
+  uint64_t bucket_bytes = 0;
+  bool quantise_to_mxfp8 = false;  // by the receiver
+};
+// Owns the stream's memory. kFailedPrecondition: this build has no CUDA.
+Result<DrawStream> make_draw_stream(const StreamOptions& options);
+
+// A cold start from a stream in host memory, as load_random_model() is one from a seed.
+Result<StagedWeightsPtr> load_drawn(const DrawnStream& stream, const LayoutFunction& layout,
+                                    WeightArenas& arenas);
+
+}  // namespace warproll
