@@ -33,7 +33,7 @@ struct DeviceForwardOptions {
   bool batch_invariant = true;
   MoePath moe_path = MoePath::kAuto;
   // Fewer, longer kernels where a step is small enough: the same bits, and they differ in time alone.
-  bool fused = true;
+  bool fused = false;
   bool capture_router_logits = false;  // room for those of every layer
   OpTimer* timer = nullptr;            // measures every op; outlives the forward pass
 };
