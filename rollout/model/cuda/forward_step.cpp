@@ -73,7 +73,9 @@ ResidualNorm DeviceForward::Step::take_norm(const Addend& addend, const std::byt
   return norm;
 }
 
-void DeviceForward::Step::norm_linear(const Addend& addend, const std::byte* norm, const TileMatrix& weight, uint16_t* y, float* y_f32, const char* op) {
+void DeviceForward::Step::norm_linear(const Addend& addend, const std::byte* norm,
+                                      const TileMatrix& weight, uint16_t* y, float* y_f32,
+                                      const char* op) {
   if (can_fuse(addend) && stream_linear_can_norm(shape_.num_tokens, weight)) {
     stream_linear({.x = {},
                    .norm = take_norm(addend, norm),
@@ -89,7 +91,9 @@ void DeviceForward::Step::norm_linear(const Addend& addend, const std::byte* nor
   mark(op);
 }
 
-void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x, const TileMatrix& weight, int32_t rows, uint16_t* y, float* y_f32) const {
+void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x,
+                                 const TileMatrix& weight, int32_t rows, uint16_t* y,
+                                 float* y_f32) const {
   const int32_t most = y_f32 == nullptr ? kMaxStreamedTokens : kMaxStreamedRows;
   if (options_.batch_invariant || rows <= most) {
     stream_linear({.x = tiles,
@@ -111,7 +115,8 @@ void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x
               stream_);
 }
 
-void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer, const Addend& addend) {
+void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer,
+                                    const Addend& addend) {
   norm_linear(addend, w.input_norm, w.qkv, space_.qkv, nullptr, "qkv");
   const QkvFinishParams finish = {.qkv = space_.qkv,
                                   .q_norm = w.q_norm,

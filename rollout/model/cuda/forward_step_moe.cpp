@@ -6,7 +6,8 @@
 
 namespace warproll {
 
-DeviceForward::Step::Addend DeviceForward::Step::moe(const DeviceLayerWeights& w, int32_t moe_layer) {
+DeviceForward::Step::Addend DeviceForward::Step::moe(const DeviceLayerWeights& w,
+                                                     int32_t moe_layer) {
   const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
   int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
   const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
@@ -68,7 +69,11 @@ bool DeviceForward::Step::grouped(TileFormat format) const {
   return shape_.num_tokens >= expert_centric_from(format);
 }
 
-DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeights& w, const int32_t* topk_ids, const float* topk_weights, const ExpertLists& lists, int32_t top_k) const {
+DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeights& w,
+                                                         const int32_t* topk_ids,
+                                                         const float* topk_weights,
+                                                         const ExpertLists& lists,
+                                                         int32_t top_k) const {
   if (grouped(w.gate_up.format)) {
     expert_centric_moe({.x = space_.normed,
                         .topk_ids = topk_ids,

@@ -242,7 +242,7 @@ TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
   p.num_tokens = 3;
   EXPECT_NE(message(p).find("columns a multiple of 32"), std::string::npos);
   p.weight.cols = 64;
-  EXPECT_NE(message(p).find("wanted either x with its scales or x_bf16"), std::string::npos);
+  EXPECT_NE(message(p).find("wanted one of x with its scales, x_bf16 and norm"), std::string::npos);
   p.num_tokens = 0;
   EXPECT_EQ(message(p), "nothing thrown");
 }
