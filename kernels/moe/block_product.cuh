@@ -45,19 +45,8 @@ template <TileFormat kFormat, Chains kChains, int kTerms, int kTokenTiles>
 __device__ __forceinline__ void multiply_block(const std::byte* at,
                                                const BlockActivations<kTerms, kTokenTiles>& x,
                                                TileSums<kTokenTiles>& sums) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t a[8];  // even: row g (0, 2), row g + 8 (1, 3); odd: 4 .. 7
-  const uint4 w = *reinterpret_cast<const uint4*>(at + lane * 16);
-  if constexpr (kFormat == TileFormat::kF16) {
-    const uint4 w1 = *reinterpret_cast<const uint4*>(at + 512 + lane * 16);
-    a[0] = w.x, a[1] = w.y, a[2] = w.z, a[3] = w.w;
-    a[4] = w1.x, a[5] = w1.y, a[6] = w1.z, a[7] = w1.w;
-  } else {
-    unpack_e4m3(w, a);
-  }
-  if constexpr (kFormat == TileFormat::kMxfp8) {
-    scale_rows_mxfp8(*reinterpret_cast<const uint16_t*>(at + 512 + lane / 4 * 2), a);
-  }
+  uint32_t a[8];
+  load_block<kFormat>(at, a);
 #pragma unroll
   for (int i = 0; i < kTokenTiles; ++i) {
     if constexpr (kFormat == TileFormat::kFp8Block) {

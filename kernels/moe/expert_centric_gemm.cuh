@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shared::kStages; ++s) {
       ptx::mbarrier_init(shared.full(s), kLoadThreads + 1);
-      ptx::mbarrier_init(shared.empty(s), kMultiplyThreads / 32 * kArrivals);
+      ptx::mbarrier_init(shared.empty(s), kMultiplyThreads / 32 * kWarpArrivals);
     }
     ptx::fence_mbarrier_init();
   }

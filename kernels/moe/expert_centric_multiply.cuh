@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_item(const Shared& shared, GemmRing<Sha
     fence_async_proxy();
     return shared.weights(ring.index) + record * Shared::kRecordBytes;
   };
-  const auto release = [&](int stage) { arrive_as_warp(shared.empty(stage)); };
+  const auto release = [&](int stage) { arrive_with_warp(shared.empty(stage)); };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
   uint32_t even[8], odd[8];
@@ -144,7 +144,7 @@ __device__ __forceinline__ void multiply_item_of_two_terms(const Shared& shared,
     fence_async_proxy();
     return shared.weights(ring.index) + record * Shared::kRecordBytes;
   };
-  const auto release = [&](int stage) { arrive_as_warp(shared.empty(stage)); };
+  const auto release = [&](int stage) { arrive_with_warp(shared.empty(stage)); };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
   uint32_t even[8], odd[8];

@@ -36,7 +36,7 @@ template <class Shape, class Op>
 __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>& shared,
                                const Op& op) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  RingPosition slot{.size = kSlots};
+  RingPlace slot{.size = kSlots};
   int block = -1, count = 0;
   constexpr int kMax = Shape::kTokenTiles > 2 ? Shape::kTokenTiles : 2;
   int pairs[kMax][2];  // of this lane's columns, -1: none
@@ -67,7 +67,7 @@ __device__ void finish_records(const StreamParams& p, const StreamShared<Shape>&
     } else {
       finish_slot<Shape, Shape::kTokenTiles>(sums, header.tile, pairs, scales, op);
     }
-    arrive_as_warp(shared.slot_empty(slot.index));
+    arrive_with_warp(shared.slot_empty(slot.index));
     slot.advance();
   }
 }

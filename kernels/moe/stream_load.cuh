@@ -54,7 +54,7 @@ __device__ void load_records(const StreamParams& p, const StreamShared<Shape>& s
   const int items_of_block = p.weights.num_tiles / Shape::kTiles;
   const std::byte* row_scales = p.weights.row_scales();
   ItemSource source(num_blocks * items_of_block, p.next_item);
-  RingPosition ring{.size = p.num_stages};
+  RingPlace ring{.size = p.num_stages};
   for (bool started = false;;) {
     if (!started && source.left() <= start_next_at) {
       ptx::allow_next_kernel();

@@ -61,7 +61,7 @@ class Multiplier {
     return shared_.stages + ring_.index * p_.stage_stride;
   }
   __device__ void release() {
-    arrive_as_warp(shared_.empty(ring_.index));
+    arrive_with_warp(shared_.empty(ring_.index));
     ring_.advance();
   }
   __device__ void wait_for_slot() const {
@@ -70,7 +70,7 @@ class Multiplier {
   // The slot, which wait_for_slot() found free, to the finishing warp.
   __device__ void put(const StageHeader& header) {
     if (threadIdx.x == 0) shared_.slot_header(slot_.index) = header;
-    arrive_as_warp(shared_.slot_full(slot_.index));
+    arrive_with_warp(shared_.slot_full(slot_.index));
     slot_.advance();
   }
 
@@ -196,7 +196,7 @@ class Multiplier {
   const Op& op_;
   const int lane_ = static_cast<int>(threadIdx.x) % 32;
   const int warp_ = static_cast<int>(threadIdx.x) / 32;
-  RingPosition ring_, slot_;
+  RingPlace ring_, slot_;
 };
 
 }  // namespace warproll::moe

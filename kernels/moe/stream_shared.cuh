@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/moe/expert_lists.h"
 #include "kernels/moe/tiles.h"
 
@@ -16,18 +17,6 @@ inline constexpr int kFinishWarp = 9;
 inline constexpr int kStreamThreads = 10 * 32;
 inline constexpr int kSlots = 2;  // records between the multiplying and the finishing warps
 inline constexpr int kMaxStages = 12;
-
-// A warp arrives by one lane, after __syncwarp(). compute-sanitizer's racecheck does not follow
-// __syncwarp(): for it, -DWARPROLL_RACECHECK makes every lane arrive, which is slower.
-#ifdef WARPROLL_RACECHECK
-inline constexpr int kArrivals = 32;
-#else
-inline constexpr int kArrivals = 1;
-#endif
-__device__ __forceinline__ void arrive_as_warp(uint32_t barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 < kArrivals) ptx::mbarrier_arrive(barrier);
-}
 
 // kSlice: how many blocks of a record every warp takes, when it is the same for all and their
 // activations fit into registers; 0: any number, activations are read again for every record.
@@ -99,21 +88,6 @@ struct StreamShared {
   __device__ StageHeader& slot_header(int slot) const { return headers[kMaxStages + slot]; }
 };
 
-// A place in a ring and how often it went round: waiting for `full` takes parity, for `empty` the
-// other one (a fresh ring is empty).
-struct RingPosition {
-  int index = 0;
-  uint32_t parity = 0;
-  int size;
-
-  __device__ void advance() {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 struct StreamParams {
   TileMatrix weights;
   ExpertLists lists;
@@ -129,11 +103,11 @@ __device__ __forceinline__ void init_barriers(const StreamParams& p,
   for (int i = 0; i < p.num_stages; ++i) {
     ptx::mbarrier_init(shared.announced(i), 1);
     ptx::mbarrier_init(shared.full(i), 1);
-    ptx::mbarrier_init(shared.empty(i), kMultiplyWarps * kArrivals);
+    ptx::mbarrier_init(shared.empty(i), kMultiplyWarps * kWarpArrivals);
   }
   for (int i = 0; i < kSlots; ++i) {
-    ptx::mbarrier_init(shared.slot_full(i), kMultiplyWarps * kArrivals);
-    ptx::mbarrier_init(shared.slot_empty(i), kArrivals);
+    ptx::mbarrier_init(shared.slot_full(i), kMultiplyWarps * kWarpArrivals);
+    ptx::mbarrier_init(shared.slot_empty(i), kWarpArrivals);
   }
   ptx::fence_mbarrier_init();
 }

@@ -13,18 +13,7 @@ struct Block {
   float low, high;  // kFp8Block: of rows 0..7 and 8..15
 
   __device__ __forceinline__ explicit Block(const std::byte* at) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const uint4 w = *reinterpret_cast<const uint4*>(at + lane * 16);
-    if constexpr (kFormat == TileFormat::kF16) {
-      const uint4 w1 = *reinterpret_cast<const uint4*>(at + 512 + lane * 16);
-      a[0] = w.x, a[1] = w.y, a[2] = w.z, a[3] = w.w;
-      a[4] = w1.x, a[5] = w1.y, a[6] = w1.z, a[7] = w1.w;
-    } else {
-      moe::unpack_e4m3(w, a);
-    }
-    if constexpr (kFormat == TileFormat::kMxfp8) {
-      moe::scale_rows_mxfp8(*reinterpret_cast<const uint16_t*>(at + 512 + lane / 4 * 2), a);
-    }
+    moe::load_block<kFormat>(at, a);
     if constexpr (kFormat == TileFormat::kFp8Block) {
       const float2 scale = *reinterpret_cast<const float2*>(at + 512);
       low = scale.x, high = scale.y;
