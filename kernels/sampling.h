@@ -46,6 +46,10 @@ struct RowSampling {
   double uniform = 0.0;
 };
 
+inline SamplingRow with_logits(const RowSampling& row, std::span<const float> logits) {
+  return {logits, row.temperature, row.top_p, row.top_k, row.min_p, row.uniform};
+}
+
 struct SampledToken {
   int32_t token_id = -1;
   float logprob = 0.0f;          // ln, under the sampling distribution; -inf outside the support

@@ -21,15 +21,11 @@ struct ModelBackend {
   // One batch under one weight set; a token's bits depend on its own sequence only.
   std::function<void(const ForwardBatch&, const WeightSet&, ForwardOutput&)> forward;
   std::function<void(int32_t from_block, int32_t to_block)> copy_block;  // copy on write
-  // The same and a token from each logits row, without the logits coming to the host: sampled[i] is
-  // drawn as rows[i] says. Null: forward(), then sample_tokens_cpu().
-  std::function<void(const ForwardBatch&, const WeightSet&, std::span<const RowSampling> rows,
-                     std::span<SampledToken> sampled, ForwardOutput&)>
-      forward_and_sample;
-  // forward_and_sample() in two halves, so that the host works while the device does: launch() puts a
-  // step there, collect() waits for the oldest that was launched and gives its tokens (and its routes
+  // The same and a token from each logits row, without the logits coming to the host, in two halves so
+  // that the host works while the device does: launch() puts a step there, whose token i is drawn as
+  // rows[i] says; collect() waits for the oldest that was launched and gives its tokens (and its routes
   // when wanted). At most two are under way. `fed`: the batch's token t is not known yet, it is what
-  // the step launched before samples for its row t. Null: there are only whole steps.
+  // the step launched before samples for its row t. Null: forward(), then sample_tokens_cpu().
   std::function<void(const ForwardBatch&, const WeightSet&, std::span<const RowSampling> rows,
                      bool fed, bool want_routes)>
       launch;

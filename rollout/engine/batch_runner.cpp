@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/philox.h"
+#include "rollout/engine/row_sampling.h"
 
 namespace warproll {
 BatchRunner::BatchRunner(const ModelConfig& config, int32_t block_tokens, ModelBackend backend)
@@ -38,8 +39,9 @@ std::span<const SampledToken> BatchRunner::run(std::span<const ScheduledChunk> c
   output_.want_routes = want_routes(chunks);
   const WeightSet& weights = *chunks.front().sequence->weights;
   sampled_.resize(rows_.size());
-  if (backend_.forward_and_sample) {
-    backend_.forward_and_sample(batch, weights, rows_, sampled_, output_);
+  if (can_launch()) {
+    backend_.launch(batch, weights, rows_, /*fed=*/false, output_.want_routes);
+    backend_.collect(sampled_, output_);
   } else {
     backend_.forward(batch, weights, output_);
     sample_on_cpu();
@@ -117,15 +119,10 @@ void BatchRunner::plan_samples(std::span<const ScheduledChunk> chunks) {
   for (const ScheduledChunk& chunk : chunks) {
     if (!chunk.reaches_end()) continue;
     const SampleRequest& request = chunk.sequence->request;
-    RowSampling row;
-    row.temperature = request.sampling.temperature;
-    row.top_p = request.sampling.top_p;
-    row.top_k = request.sampling.top_k;
-    row.min_p = request.sampling.min_p;
-    row.uniform =
+    rows_.push_back(row_sampling(
+        request.sampling,
         sampling_uniform(request.sampling.seed, static_cast<uint32_t>(request.sample_index),
-                         static_cast<uint32_t>(chunk.end()));
-    rows_.push_back(row);
+                         static_cast<uint32_t>(chunk.end()))));
   }
 }
 
@@ -133,14 +130,8 @@ void BatchRunner::sample_on_cpu() {
   const auto vocab_size = static_cast<size_t>(vocab_size_);
   cpu_rows_.clear();
   for (size_t i = 0; i < rows_.size(); ++i) {
-    SamplingRow row;
-    row.logits = std::span<const float>(output_.logits).subspan(i * vocab_size, vocab_size);
-    row.temperature = rows_[i].temperature;
-    row.top_p = rows_[i].top_p;
-    row.top_k = rows_[i].top_k;
-    row.min_p = rows_[i].min_p;
-    row.uniform = rows_[i].uniform;
-    cpu_rows_.push_back(row);
+    cpu_rows_.push_back(with_logits(
+        rows_[i], std::span<const float>(output_.logits).subspan(i * vocab_size, vocab_size)));
   }
   sample_tokens_cpu(cpu_rows_, sampled_);
 }

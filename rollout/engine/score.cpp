@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "rollout/engine/row_sampling.h"
+
 namespace warproll {
 namespace {
 
@@ -74,12 +76,9 @@ Result<std::vector<SampledToken>> score_tokens(const WeightSet& weights, const M
     backend.forward(batch, weights, out);
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto vocab_size = static_cast<size_t>(config.vocab_size);
-      SamplingRow row;
-      row.logits = std::span<const float>(out.logits).subspan(i * vocab_size, vocab_size);
-      row.temperature = sampling.temperature;
-      row.top_p = sampling.top_p;
-      row.top_k = sampling.top_k;
-      row.min_p = sampling.min_p;
+      const SamplingRow row =
+          with_logits(row_sampling(sampling, /*uniform=*/0.0),
+                      std::span<const float>(out.logits).subspan(i * vocab_size, vocab_size));
       scores.push_back(score_token_cpu(row, token_ids[static_cast<size_t>(begin + rows[i] + 1)]));
     }
   }

@@ -62,15 +62,6 @@ ModelBackend with_step_log(ModelBackend backend, std::shared_ptr<StepLog> log) {
     forward(batch, weights, out);
     ended(batch.logits_rows.size());
   };
-  if (backend.forward_and_sample) {
-    logged.forward_and_sample = [forward = backend.forward_and_sample, ended](
-                                    const ForwardBatch& batch, const WeightSet& weights,
-                                    std::span<const RowSampling> rows,
-                                    std::span<SampledToken> sampled, ForwardOutput& out) {
-      forward(batch, weights, rows, sampled, out);
-      ended(sampled.size());
-    };
-  }
   if (backend.collect) {
     logged.collect = [collect = backend.collect, ended](std::span<SampledToken> sampled,
                                                         ForwardOutput& out) {

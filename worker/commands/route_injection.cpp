@@ -23,12 +23,13 @@ class RoutedBackend {
         uniform_(uniform),
         count_(std::move(count)) {}
 
-  // Decode steps; whole steps (prefill) are the backend's own.
+  // Prefill is routed freely and not counted.
   void launch(const ForwardBatch& batch, const WeightSet& weights,
               std::span<const RowSampling> rows, bool fed, bool want_routes) {
     const size_t tokens = batch.token_ids.size();
-    if (!uniform_) {
-      const bool look = steps_++ % kLookEvery == 0;
+    const bool decodes_alone = tokens == batch.context_lens.size();
+    if (!uniform_ || !decodes_alone) {
+      const bool look = decodes_alone && steps_++ % kLookEvery == 0;
       backend_.launch(batch, weights, rows, fed, want_routes || look);
       looks_.push_back(look ? tokens : 0);
       return;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 
 #include "kernels/cuda/event.h"
@@ -19,7 +18,8 @@ namespace {
 // few graphs serve all lengths.
 constexpr uint32_t kFewestBlocks = 16;
 
-DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBackendOptions& options) {
+DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBackendOptions& options,
+                                     OpTimer* timer) {
   DeviceForwardOptions forward;
   forward.largest.num_tokens = sizes.max_batch_tokens;
   forward.largest.num_sequences = std::min(sizes.max_sequences, sizes.max_batch_tokens);
@@ -32,12 +32,8 @@ DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBacken
   forward.moe_path = options.moe_path;
   forward.fused = options.fused;
   forward.capture_router_logits = options.capture_router_logits;
+  forward.timer = timer;
   return forward;
-}
-
-DeviceForwardOptions with_timer(DeviceForwardOptions options, OpTimer* timer) {
-  options.timer = timer;
-  return options;
 }
 
 class CudaBackend {
@@ -47,7 +43,7 @@ class CudaBackend {
       : config_(config),
         options_(options),
         timer_(options.time_ops ? std::make_unique<OpTimer>() : nullptr),
-        forward_options_(with_timer(forward_options(sizes, options), timer_.get())),
+        forward_options_(forward_options(sizes, options, timer_.get())),
         kv_(config, sizes.num_blocks, sizes.block_tokens),
         forward_(config, forward_options_),
         inputs_(config.num_moe_layers(), config.num_experts_per_tok, forward_options_.largest),
@@ -182,32 +178,30 @@ class CudaBackend {
            static_cast<size_t>(config_.num_experts_per_tok);
   }
 
-  // [L, T, K] as the kernels leave them -> [T, L, K].
-  void give_routes(const UnderWay& step, size_t tokens, ForwardOutput& out) const {
+  // [L, T, width] as the kernels leave it -> [T, L, width].
+  template <typename From, typename To>
+  void to_token_major(const From* from, size_t tokens, size_t width, std::vector<To>& to) const {
     const auto layers = static_cast<size_t>(config_.num_moe_layers());
-    const auto k = static_cast<size_t>(config_.num_experts_per_tok);
-    out.routes.resize(tokens * layers * k);
+    to.resize(tokens * layers * width);
     for (size_t layer = 0; layer < layers; ++layer) {
       for (size_t t = 0; t < tokens; ++t) {
-        std::copy_n(step.routes.data() + (layer * tokens + t) * k, k,
-                    out.routes.data() + (t * layers + layer) * k);
+        std::copy_n(from + (layer * tokens + t) * width, width,
+                    to.data() + (t * layers + layer) * width);
       }
     }
   }
 
+  void give_routes(const UnderWay& step, size_t tokens, ForwardOutput& out) const {
+    to_token_major(step.routes.data(), tokens, static_cast<size_t>(config_.num_experts_per_tok),
+                   out.routes);
+  }
+
   void give_router_logits(size_t tokens, ForwardOutput& out) {
-    const auto layers = static_cast<size_t>(config_.num_moe_layers());
     const auto experts = static_cast<size_t>(config_.num_experts);
-    std::vector<float> by_layer(layers * tokens * experts);
+    std::vector<float> by_layer(static_cast<size_t>(config_.num_moe_layers()) * tokens * experts);
     copy_back(by_layer.data(), forward_.outputs().router_logits, by_layer.size() * sizeof(float));
     stream_.synchronize();
-    out.router_logits.resize(by_layer.size());
-    for (size_t layer = 0; layer < layers; ++layer) {
-      for (size_t t = 0; t < tokens; ++t) {
-        std::copy_n(by_layer.data() + (layer * tokens + t) * experts, experts,
-                    out.router_logits.data() + (t * layers + layer) * experts);
-      }
-    }
+    to_token_major(by_layer.data(), tokens, experts, out.router_logits);
   }
 
   void copy_back(void* to, const void* from, size_t bytes) const {
@@ -237,12 +231,6 @@ ModelBackend make_cuda_backend(const ModelConfig& config, const BackendSizes& si
   ModelBackend backend;
   backend.forward = [device](const ForwardBatch& batch, const WeightSet& weights,
                              ForwardOutput& out) { device->forward(batch, weights, out); };
-  backend.forward_and_sample = [device](const ForwardBatch& batch, const WeightSet& weights,
-                                        std::span<const RowSampling> rows,
-                                        std::span<SampledToken> sampled, ForwardOutput& out) {
-    device->launch(batch, weights, rows, false, out.want_routes);
-    device->collect(sampled, out);
-  };
   backend.launch = [device](const ForwardBatch& batch, const WeightSet& weights,
                             std::span<const RowSampling> rows, bool fed, bool want_routes) {
     device->launch(batch, weights, rows, fed, want_routes);
@@ -267,7 +255,7 @@ ModelRunner cuda_runner(const CudaBackendOptions& options) {
 
 size_t cuda_workspace_bytes(const ModelConfig& config, const BackendSizes& sizes,
                             const CudaBackendOptions& options) {
-  return DeviceForward::workspace_bytes(config, forward_options(sizes, options));
+  return DeviceForward::workspace_bytes(config, forward_options(sizes, options, nullptr));
 }
 
 }  // namespace warproll

@@ -57,9 +57,4 @@ void StepGraphs::prepare(const DeviceModelWeights& weights) {
   for (const StepShape& shape : shapes) find_or_capture(shape, places, weights);
 }
 
-size_t StepGraphs::num_captures() const {
-  const std::lock_guard lock(mutex_);
-  return graphs_.size();
-}
-
 }  // namespace warproll

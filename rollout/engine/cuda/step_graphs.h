@@ -30,7 +30,6 @@ class StepGraphs {
   const CudaGraph& graph(const StepShape& shape, const DeviceModelWeights& weights);
   // Captures for `weights` every shape that was ever asked for, so that their first step does not.
   void prepare(const DeviceModelWeights& weights);
-  [[nodiscard]] size_t num_captures() const;
 
  private:
   using Key = std::pair<uint64_t, StepShape>;  // where the weights lie
@@ -38,7 +37,7 @@ class StepGraphs {
                                    const DeviceModelWeights& weights);
 
   const Enqueue enqueue_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<Key, std::unique_ptr<const CudaGraph>> graphs_;
 };
 

@@ -13,12 +13,6 @@ DeviceKvCache::DeviceKvCache(const ModelConfig& config, int32_t num_blocks, int3
   WARPROLL_CUDA_CHECK(cudaMemset(storage_.data(), 0, storage_.size() * sizeof(uint16_t)));
 }
 
-size_t DeviceKvCache::block_bytes(const ModelConfig& config, int32_t block_tokens) {
-  return size_t{2} * static_cast<size_t>(config.num_layers) * static_cast<size_t>(block_tokens) *
-         static_cast<size_t>(config.num_kv_heads) * static_cast<size_t>(config.head_dim) *
-         sizeof(uint16_t);
-}
-
 void DeviceKvCache::copy_block(int32_t from, int32_t to, cudaStream_t stream) const {
   const size_t pitch = plane_values_ * sizeof(uint16_t);
   WARPROLL_CUDA_CHECK(cudaMemcpy2DAsync(

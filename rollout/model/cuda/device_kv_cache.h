@@ -15,8 +15,6 @@ namespace warproll {
 class DeviceKvCache {
  public:
   DeviceKvCache(const ModelConfig& config, int32_t num_blocks, int32_t block_tokens);
-  static size_t block_bytes(const ModelConfig& config,
-                            int32_t block_tokens);  // all layers, K and V
 
   [[nodiscard]] int32_t num_blocks() const { return num_blocks_; }
   [[nodiscard]] int32_t block_tokens() const { return block_tokens_; }

@@ -61,10 +61,7 @@ std::string describe(const Row& row) {
          std::to_string(s.min_p) + ", u " + std::to_string(s.uniform);
 }
 
-SamplingRow cpu_row(const Row& row) {
-  const RowSampling& s = row.sampling;
-  return {row.logits, s.temperature, s.top_p, s.top_k, s.min_p, s.uniform};
-}
+SamplingRow cpu_row(const Row& row) { return with_logits(row.sampling, row.logits); }
 
 // All rows of one V. The rows of `out` are poisoned, with a row of canary on both sides.
 std::vector<SampledToken> run(const std::vector<Row>& rows,

@@ -32,14 +32,10 @@ class OverlappingSteps {
     Step step;
     step.out.want_routes = want_routes;
     backend_.forward(now, weights, step.out);
-    const size_t vocab = step.out.logits.size() / rows.size();
+    const auto vocab = static_cast<size_t>(weights.config.vocab_size);
     for (size_t i = 0; i < rows.size(); ++i) {
-      const SamplingRow row{std::span<const float>(step.out.logits).subspan(i * vocab, vocab),
-                            rows[i].temperature,
-                            rows[i].top_p,
-                            rows[i].top_k,
-                            rows[i].min_p,
-                            rows[i].uniform};
+      const SamplingRow row =
+          with_logits(rows[i], std::span<const float>(step.out.logits).subspan(i * vocab, vocab));
       step.sampled.push_back(sample_token_cpu(row));
     }
     last_ = step.sampled;
