@@ -14,6 +14,15 @@ inline int num_multiprocessors() {
   return count;
 }
 
+// Of one CTA, static and dynamic.
+inline int max_shared_bytes() {
+  int device = 0, bytes = 0;
+  WARPROLL_CUDA_CHECK(cudaGetDevice(&device));
+  WARPROLL_CUDA_CHECK(
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes;
+}
+
 class LaunchConfig {
  public:
   LaunchConfig(dim3 grid, int threads, int shared_bytes, cudaStream_t stream) {
@@ -63,12 +72,17 @@ class LaunchConfig {
   }
 
  private:
+  // All that the device allows, always the same: the limit is the kernel's, not the launch's, and another
+  // thread that launches the same kernel with less would lower it between here and the launch.
   template <class Kernel>
   void allow_shared(Kernel kernel) const {
-    if (config_.dynamicSmemBytes > 48 * 1024) {
-      WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(config_.dynamicSmemBytes)));
-    }
+    if (config_.dynamicSmemBytes == 0) return;
+    cudaFuncAttributes of_kernel = {};
+    WARPROLL_CUDA_CHECK(cudaFuncGetAttributes(&of_kernel, kernel));
+    const int most = max_shared_bytes() - static_cast<int>(of_kernel.sharedSizeBytes);
+    if (of_kernel.maxDynamicSharedSizeBytes == most) return;
+    WARPROLL_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
   }
 
   cudaLaunchConfig_t config_ = {};

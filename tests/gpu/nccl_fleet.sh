@@ -44,7 +44,7 @@ host() {  # name, command...: as a host of its own where GPUs are shared
 start_worker() {  # name
   host "$1" "$warproll" worker --set worker.name="$1" --set model.checkpoint="$golden/arith-v1" \
     --set trainer.endpoint=tcp://127.0.0.1:$port --set "weights.transports=[$transport]" \
-    --set weights.nccl_device="$worker_gpu" --set engine.device="$device" --set engine.gpu="$worker_gpu" \
+    --set engine.device="$device" --set engine.gpu="$worker_gpu" \
     --set engine.kv_memory_mb=256 --set log.directory="$run/log-$1" --set engine.threads=2 2>>"$run/$1.log" &
   pids[$1]=$!
 }

@@ -25,8 +25,9 @@ class CudaArenaDevice final : public ArenaDevice {
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // it is told here
       return resource_exhausted("weight arena of " + std::to_string(bytes) + " bytes: " +
-                                (options_.host_staged ? "page-locked memory of the host"
-                                                      : "GPU " + std::to_string(options_.device)) +
+                                (options_.host_staged
+                                     ? "page-locked memory of the host"
+                                     : "memory of GPU " + std::to_string(options_.device)) +
                                 " is exhausted");
     }
     WARPROLL_CUDA_CHECK(code);

@@ -1,6 +1,7 @@
 // The MoE layer on the GPU against F64, and what the paths promise of their bits.
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -201,6 +202,27 @@ TEST(MoeGpu, LargeActivationsDoNotOverflow) {
   // h of x = 3e4 leaves F16's range, scaled too: clamped, never inf or NaN.
   for (const uint16_t y : run_warp_decode(layer, tokens))
     ASSERT_TRUE(std::isfinite(bf16_to_f32(y)));
+}
+
+// The golden gate's engine and the one that serves do. A kernel's shared memory is of its launch.
+TEST(MoeGpu, TwoThreadsLaunchTheSameKernelsForBatchesOfTheirOwn) {
+  SKIP_WITHOUT_GPU();
+  const ExpertShape shape = {.hidden_size = 128,
+                             .intermediate_size = 128,
+                             .num_experts = 512,
+                             .top_k = 2};
+  const Layer layer(shape, WeightFormat::kMxfp8, 8);
+  const auto run = [&](int32_t batch) {
+    const Tokens tokens(shape, batch, Routing::kUniform, 17);
+    const auto first = run_warp_decode(layer, tokens);
+    for (int i = 0; i < 1000; ++i) {
+      if (run_warp_decode(layer, tokens) != first) return i;
+    }
+    return -1;
+  };
+  auto many = std::async(std::launch::async, run, 256);
+  EXPECT_EQ(run(8), -1);
+  EXPECT_EQ(many.get(), -1);
 }
 
 TEST(MoeGpu, NoTokensIsANoOpAndBadShapesAreNamed) {
