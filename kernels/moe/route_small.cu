@@ -179,15 +179,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int expert = rank * kExperts + me / 16 + me % 4 / 2 * 8;
     const int token = me / 4 % 4 * 2 + me % 2;
     if (expert < p.num_experts) {
-      ptx::store_to_cluster(
-          ptx::address_in_cluster(ptx::shared_address(&s.logits[token][expert]), 0), total,
-          ptx::address_in_cluster(arrived, 0));
+      if (ctas == 1) {  // a cluster of one has no other CTA's shared memory to write to
+        s.logits[token][expert] = total;
+      } else {
+        ptx::store_to_cluster(
+            ptx::address_in_cluster(ptx::shared_address(&s.logits[token][expert]), 0), total,
+            ptx::address_in_cluster(arrived, 0));
+      }
       if (token < tokens)
         p.logits[static_cast<int64_t>(first + token) * p.num_experts + expert] = total;
     }
   }
-  if (rank == 0) {
+  if (ctas == 1) {
+    __syncthreads();
+  } else if (rank == 0) {
     ptx::mbarrier_wait(arrived, 0);
+  }
+  if (rank == 0) {
     choose(p, s, first, tokens);
     if (ctas > 1) return;
   }

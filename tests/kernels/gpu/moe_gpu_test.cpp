@@ -207,9 +207,9 @@ TEST(MoeGpu, LargeActivationsDoNotOverflow) {
 // The golden gate's engine and the one that serves do. A kernel's shared memory is of its launch.
 TEST(MoeGpu, TwoThreadsLaunchTheSameKernelsForBatchesOfTheirOwn) {
   SKIP_WITHOUT_GPU();
-  const ExpertShape shape = {.hidden_size = 128,
+  const ExpertShape shape = {.hidden_size = 1024,  // rings of more than 48 KiB
                              .intermediate_size = 128,
-                             .num_experts = 512,
+                             .num_experts = 128,
                              .top_k = 2};
   const Layer layer(shape, WeightFormat::kMxfp8, 8);
   const auto run = [&](int32_t batch) {
