@@ -83,38 +83,6 @@ WeightFormat format_of(const std::string& dtype) {
                               "', wanted bf16, mxfp8 or fp8_block");
 }
 
-StepFusions fusions_of(const std::vector<std::string>& chain) {
-  StepFusions fusions;
-  for (const std::string& name : chain) {
-    const bool all = name == "fused";
-    if (!all && name != "plain" && name != "attention" && name != "partials" &&
-        name != "qkv_norm" && name != "route_norm" && name != "finish") {
-      throw std::invalid_argument("bench step: chain is '" + name +
-                                  "', wanted plain, fused, or attention, partials, qkv_norm, "
-                                  "route_norm, finish");
-    }
-    fusions.one_attention |= all || name == "attention";
-    fusions.partials |= all || name == "partials";
-    fusions.qkv_norm |= all || name == "qkv_norm";
-    fusions.route_norm |= all || name == "route_norm";
-    fusions.finish |= all || name == "finish";
-  }
-  return fusions;
-}
-
-struct Part {
-  const char* name;
-  void (StepLayers::*run)(size_t, cudaStream_t) const;
-};
-constexpr Part kParts[] = {{"input_norm", &StepLayers::input_norm},
-                           {"qkv", &StepLayers::qkv},
-                           {"qkv_finish", &StepLayers::qkv_finish},
-                           {"attention", &StepLayers::attention},
-                           {"o", &StepLayers::o},
-                           {"post_norm", &StepLayers::post_norm},
-                           {"route", &StepLayers::route},
-                           {"experts", &StepLayers::experts}};
-
 }  // namespace
 
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
@@ -127,35 +95,36 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     rows.push_back({op, batch, us, floor_us});
     if (on_row) on_row(rows.back());
   };
+  using Op = StepLayers::Op;
   std::unique_ptr<StepLayers> layers;
   for (const std::string& op : o.ops) {
     if (std::find(std::begin(kStepOps), std::end(kStepOps), op) == std::end(kStepOps))
       throw std::invalid_argument("bench step: no op '" + op + "'");
-    if (op == "route" || op == "chain" || op == "parts") {
+    if (op == "route" || op == "attention" || op == "chain" || op == "parts") {
       if (layers == nullptr)
         layers = std::make_unique<StepLayers>(o.num_layers, format, max_batch, o.context);
       for (const int32_t batch : o.batches) {
-        layers->set_batch(batch, op == "route" ? StepFusions{} : fusions_of(o.chain));
+        layers->set_batch(batch);
         const auto measure = [&](const auto& wanted) {
           return timer.median_us([&](cudaStream_t s) {
             for (size_t i = 0; i < layers->size(); ++i) {
-              for (const Part& part : kParts) {
+              for (const Op& part : StepLayers::ops()) {
                 if (wanted(part)) ((*layers).*part.run)(i, s);
               }
             }
           }) / static_cast<double>(layers->size());
         };
-        if (op == "route") {
-          row(op, batch, measure([](const Part& p) { return p.run == &StepLayers::route; }),
-              2.0 * 128 * 2048 / kBytesPerUs);
+        if (op == "route" || op == "attention") {
+          row(op, batch, measure([&](const Op& p) { return p.name == op; }),
+              (op == "route" ? layers->router_bytes() : layers->kv_bytes()) / kBytesPerUs);
           continue;
         }
-        const double all = measure([](const Part&) { return true; });
+        const double all = measure([](const Op&) { return true; });
         row("chain", batch, all, layers->bytes_of_layer() / kBytesPerUs);
         if (op == "chain") continue;
-        for (const Part& left_out : kParts) {
+        for (const Op& left_out : StepLayers::ops()) {
           row(left_out.name, batch,
-              all - measure([&](const Part& p) { return p.run != left_out.run; }), 0);
+              all - measure([&](const Op& p) { return p.run != left_out.run; }), 0);
         }
       }
       continue;

@@ -10,14 +10,12 @@
 
 namespace warproll {
 
-inline constexpr const char* kStepOps[] = {"qkv",          "qkv_gemm", "o",     "o_gemm", "lm_head",
-                                           "lm_head_gemm", "route",    "chain", "parts"};
+inline constexpr const char* kStepOps[] = {"qkv",     "qkv_gemm",     "o",         "o_gemm",
+                                           "lm_head", "lm_head_gemm", "attention", "route",
+                                           "chain",   "parts"};
 
 struct StepBenchOptions {
   std::vector<std::string> ops = {"qkv", "o", "lm_head", "route", "chain"};
-  // Of chain and parts: "plain", "fused", or some of the fusions: attention, partials, qkv_norm,
-  // route_norm, finish.
-  std::vector<std::string> chain = {"fused"};
   std::string dtype = "bf16";  // of qkv, o, lm_head: bf16, mxfp8, fp8_block
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64};
   int32_t context = 1024;  // of the chain's attention
@@ -34,7 +32,7 @@ struct StepBenchRow {
 
 // The shape is Qwen3-30B-A3B's; the chain's experts are MXFP8. "chain": a layer: add_rmsnorm, qkv,
 // qkv_finish, attention, o, add_rmsnorm, route, experts. "parts": for each of them, by how much the
-// chain gets shorter without it. A part that is done by another one (options.chain) is 0.
+// chain gets shorter without it. input_norm is 0 where qkv norms.
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& options,
                                          const std::function<void(const StepBenchRow&)>& on_row);
 

@@ -101,7 +101,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   if (attention_workspace_.size() > 0) {
     WARPROLL_CUDA_CHECK(cudaMemset(attention_workspace_.data(), 0, attention_workspace_.size()));
   }
-  set_batch(max_batch);
+  restart(max_batch);
   // Something to read everywhere, and expert lists.
   for (size_t i = 0; i < layers; ++i) {
     input_norm(i, nullptr);
@@ -111,12 +111,8 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens, const StepFusions& fusions) {
-  tokens_ = tokens;
-  fusions_ = fusions;
-  left_ = {};
-  swapped_ = false;
-  if (!fusions.partials) return;
+void StepLayers::set_batch(int32_t tokens) {
+  restart(tokens);
   // What the first layer adds is the last one's.
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
@@ -130,23 +126,27 @@ void StepLayers::refill() {
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::restart(int32_t tokens, const StepFusions& fusions) {
+void StepLayers::restart(int32_t tokens) {
   tokens_ = tokens;
-  fusions_ = fusions;
   left_ = {};
   swapped_ = false;
 }
 
+std::span<const StepLayers::Op> StepLayers::ops() {
+  static constexpr Op kOps[] = {{"input_norm", &StepLayers::input_norm},
+                                {"qkv", &StepLayers::qkv},
+                                {"qkv_finish", &StepLayers::qkv_finish},
+                                {"attention", &StepLayers::attention},
+                                {"o", &StepLayers::o},
+                                {"post_norm", &StepLayers::post_norm},
+                                {"route", &StepLayers::route},
+                                {"experts", &StepLayers::experts}};
+  return kOps;
+}
+
 void StepLayers::chain(cudaStream_t s) const {
   for (size_t i = 0; i < size(); ++i) {
-    input_norm(i, s);
-    qkv(i, s);
-    qkv_finish(i, s);
-    attention(i, s);
-    o(i, s);
-    post_norm(i, s);
-    route(i, s);
-    experts(i, s);
+    for (const Op& op : ops()) (this->*op.run)(i, s);
   }
 }
 
@@ -162,10 +162,8 @@ StepLayers::State StepLayers::state() const {
 }
 
 bool StepLayers::qkv_norms() const {
-  return fusions_.qkv_norm && left_.partials == nullptr &&
-         stream_linear_can_norm(tokens_, qkv_[0]->down_tiles);
+  return left_.partials == nullptr && stream_linear_can_norm(tokens_, qkv_[0]->down_tiles);
 }
-bool StepLayers::route_norms() const { return fusions_.route_norm && tokens_ <= 128; }
 
 ResidualNorm StepLayers::take_norm(const uint16_t* addend) const {
   ResidualNorm n;
@@ -203,7 +201,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   stream_linear(p, s);
 }
 
-QkvFinishParams StepLayers::finish_params(size_t i) const {
+void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
   const size_t cache = caches_.size() / size() / 2;
   QkvFinishParams p;
   p.qkv = qkv_out_.data();
@@ -221,11 +219,7 @@ QkvFinishParams StepLayers::finish_params(size_t i) const {
   p.num_heads = kHeads;
   p.num_kv_heads = kKvHeads;
   p.head_dim = kHeadDim;
-  return p;
-}
-
-void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
-  if (!fusions_.finish) warproll::qkv_finish(finish_params(i), s);
+  warproll::qkv_finish(p, s);
 }
 
 void StepLayers::attention(size_t i, cudaStream_t s) const {
@@ -239,8 +233,6 @@ void StepLayers::attention(size_t i, cudaStream_t s) const {
   p.block_table = block_table_.data();
   p.out = attention_.data();
   p.workspace = attention_workspace_.data();
-  p.one_kernel = fusions_.one_attention;
-  if (fusions_.finish) return decode_attention(finish_params(i), p, s);
   paged_attention(p, s);
 }
 
@@ -254,7 +246,6 @@ void StepLayers::o(size_t i, cudaStream_t s) const {
 }
 
 void StepLayers::post_norm(size_t, cudaStream_t s) const {
-  if (route_norms()) return;
   AddRmsNormParams p;
   p.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
   p.addend = o_out_.data();
@@ -268,12 +259,7 @@ void StepLayers::post_norm(size_t, cudaStream_t s) const {
 
 void StepLayers::route(size_t i, cudaStream_t s) const {
   RouteParams p;
-  if (route_norms()) {
-    p.norm = take_norm(o_out_.data());
-    p.x_tile = {tile_.data(), scales_.data()};
-  } else {
-    p.x = normed_.data();
-  }
+  p.x = normed_.data();
   p.weight = router_weights_.data() + i * product(kExperts.num_experts, kHidden);
   p.logits = logits_.data();
   p.topk_ids = topk_ids_.data();
@@ -297,11 +283,7 @@ void StepLayers::experts(size_t i, cudaStream_t s) const {
   p.y = y_.data();
   p.num_tokens = tokens_;
   p.top_k = kExperts.top_k;
-  if (fusions_.partials) {
-    left_ = warp_decode_partials(p, s);
-  } else {
-    warp_decode(p, s);
-  }
+  left_ = warp_decode_partials(p, s);
 }
 
 double StepLayers::bytes_of_layer() const {
@@ -311,11 +293,10 @@ double StepLayers::bytes_of_layer() const {
     WARPROLL_CUDA_CHECK(cudaMemcpy(&counts, lists.counts, sizeof(counts), cudaMemcpyDeviceToHost));
     active += counts.num_active;
   }
-  const double kv = 4.0 * tokens_ * context_ * kKvHeads * kHeadDim;
-  const double router = 2.0 * kExperts.num_experts * kHidden;
   return active / static_cast<double>(size()) *
              static_cast<double>(experts_[0]->bytes_of_expert()) +
-         static_cast<double>(qkv_[0]->down_tiles.bytes() + o_[0]->down_tiles.bytes()) + kv + router;
+         static_cast<double>(qkv_[0]->down_tiles.bytes() + o_[0]->down_tiles.bytes()) + kv_bytes() +
+         router_bytes();
 }
 
 }  // namespace warproll

@@ -3,25 +3,16 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/bench/random_experts.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/moe/expert_lists.h"
 #include "kernels/moe/warp_decode.h"
-#include "kernels/step/qkv_finish.h"
 #include "kernels/step/residual_norm.h"
 
 namespace warproll {
-
-// Which kernels of a chain are one, where a batch's shape allows it.
-struct StepFusions {
-  bool one_attention = false;  // paged_attention's combine
-  bool partials = false;       // combine of the experts in input_norm
-  bool qkv_norm = false;       // input_norm in qkv
-  bool route_norm = false;     // post_norm in route
-  bool finish = false;         // qkv_finish in attention
-};
 
 class StepLayers {
  public:
@@ -37,13 +28,18 @@ class StepLayers {
                                                uint64_t seed);
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
-  void set_batch(int32_t tokens, const StepFusions& fusions = {});
-  // The same, but the first layer adds a tensor. Then a chain leaves the same bits with any fusions, if
-  // refill() comes before it.
-  void restart(int32_t tokens, const StepFusions& fusions);
+  void set_batch(int32_t tokens);
+  // The same, but the first layer adds a tensor. Then a chain leaves the same bits, if refill() comes
+  // before it.
+  void restart(int32_t tokens);
   // The residual stream, and what is added first, are as they were made. Waits for the device.
   void refill();
-  // All layers, in order.
+  // The ops of a layer, and all layers, in order.
+  struct Op {
+    const char* name;
+    void (StepLayers::*run)(size_t layer, cudaStream_t s) const;
+  };
+  static std::span<const Op> ops();
   void chain(cudaStream_t s) const;
   // Of the layers enqueued last: hidden, qkv, attention, o; the router's logits. Waits for the device.
   struct State {
@@ -53,7 +49,7 @@ class StepLayers {
   };
   [[nodiscard]] State state() const;
 
-  // Of layer i. A part that another one does is nothing.
+  // Of layer i. input_norm is nothing where qkv norms.
   void input_norm(size_t i, cudaStream_t s) const;
   void qkv(size_t i, cudaStream_t s) const;
   void qkv_finish(size_t i, cudaStream_t s) const;
@@ -65,15 +61,15 @@ class StepLayers {
 
   // Bytes a layer must read, with the experts that `route` chose last, averaged over layers.
   [[nodiscard]] double bytes_of_layer() const;
+  [[nodiscard]] double kv_bytes() const { return 4.0 * tokens_ * context_ * kKvHeads * kHeadDim; }
+  [[nodiscard]] static double router_bytes() { return 2.0 * kExperts.num_experts * kHidden; }
   [[nodiscard]] size_t size() const { return qkv_.size(); }
   [[nodiscard]] const RandomExperts& qkv_weight(size_t i) const { return *qkv_[i]; }
   [[nodiscard]] const RandomExperts& o_weight(size_t i) const { return *o_[i]; }
 
  private:
   [[nodiscard]] bool qkv_norms() const;
-  [[nodiscard]] bool route_norms() const;
   ResidualNorm take_norm(const uint16_t* addend) const;
-  [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
 
   std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;
   std::vector<DeviceBuffer<std::byte>> lists_memory_;
@@ -85,7 +81,6 @@ class StepLayers {
   DeviceBuffer<int32_t> topk_ids_, positions_, slots_, cu_seqlens_, block_table_;
   DeviceBuffer<std::byte> attention_workspace_;
   int32_t max_batch_, context_, tokens_ = 0;
-  StepFusions fusions_;
   mutable MoePartials left_;      // by the experts enqueued last
   mutable bool swapped_ = false;  // the residual stream is hidden_next_
   int32_t blocks_of_sequence_;

@@ -13,10 +13,8 @@ namespace {
 constexpr const char* kUsage =
     R"(warproll-bench-step: ops of a decode step on this GPU, cold L2, CUDA graph
 
-  --ops qkv,o,lm_head,route,chain     also qkv_gemm,o_gemm,lm_head_gemm; parts: what each op of the
-                                      chain adds
-  --chain fused         of chain and parts: plain, fused, or some of attention,partials,qkv_norm,
-                        route_norm,finish
+  --ops qkv,o,lm_head,route,chain     also attention,qkv_gemm,o_gemm,lm_head_gemm; parts: what each
+                                      op of the chain adds
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
 
@@ -39,8 +37,6 @@ int run(int argc, char** argv) {
     const std::string value = argv[++i];
     if (flag == "--ops") {
       options.ops = split(value);
-    } else if (flag == "--chain") {
-      options.chain = split(value);
     } else if (flag == "--dtype") {
       options.dtype = value;
     } else if (flag == "--batches") {

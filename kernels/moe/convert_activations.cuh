@@ -17,11 +17,11 @@ __device__ __forceinline__ float activation_scale(float largest) {
   return __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
 }
 
-// x: the token's row. kTileOrder: as tile_position() says; else in the order of the columns.
+// kTileOrder: as tile_position() says; else in the order of the columns.
 template <int kThreads, bool kTileOrder = true>
-__device__ void convert_row(const ConvertActivationsParams& p, const uint16_t* x, int token,
-                            float* largest_of_warp) {
+__device__ void convert_row(const ConvertActivationsParams& p, int token, float* largest_of_warp) {
   const int me = static_cast<int>(threadIdx.x);
+  const uint16_t* x = p.x + static_cast<int64_t>(token) * p.hidden_size;
   float largest = 0.0f;
   for (int c = me * 2; c < p.hidden_size; c += kThreads * 2) {
     const uint32_t two = *reinterpret_cast<const uint32_t*>(x + c);
@@ -45,11 +45,6 @@ __device__ void convert_row(const ConvertActivationsParams& p, const uint16_t* x
                                              __uint_as_float(two & 0xffff0000u) * inverse);
     *reinterpret_cast<__half2*>(out + (kTileOrder ? tile_position(c) : c)) = halves;
   }
-}
-template <int kThreads, bool kTileOrder = true>
-__device__ void convert_row(const ConvertActivationsParams& p, int token, float* largest_of_warp) {
-  convert_row<kThreads, kTileOrder>(p, p.x + static_cast<int64_t>(token) * p.hidden_size, token,
-                                    largest_of_warp);
 }
 
 }  // namespace warproll::moe

@@ -152,22 +152,9 @@ void check(const RouteParams& p) {
   check_argument(p.weight_dtype == Dtype::kBf16 || p.weight_dtype == Dtype::kF32, [&] {
     return "route: weights are " + std::string(to_string(p.weight_dtype)) + ", wanted BF16 or F32";
   });
-  if (p.norm.hidden == nullptr) return;
-  check_argument(p.x == nullptr && route_can_norm(p), [&] {
-    return "route: a norm of T " + std::to_string(p.num_tokens) + ", H " +
-           std::to_string(p.hidden_size) + ", E " + std::to_string(p.num_experts) +
-           (p.x == nullptr ? "" : " and x") + "; wanted no x, T up to " +
-           std::to_string(moe::kMaxSmallRouteTokens) + ", H " +
-           std::to_string(kResidualNormHidden) + ", BF16 weights of up to 128 experts";
-  });
-  check_residual_norm(p.norm, "route");
 }
 
 }  // namespace
-
-bool route_can_norm(const RouteParams& p) {
-  return moe::route_is_small(p) && p.hidden_size == kResidualNormHidden;
-}
 
 void route(const RouteParams& p, cudaStream_t stream) {
   check(p);

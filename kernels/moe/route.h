@@ -4,8 +4,6 @@
 //   lowest expert, optionally renormalised to sum 1
 //   lists: the pairs of every expert                 (expert_lists.h)
 //   x_tile: x as F16 in tile order                   (warp_decode.h), unless add_rmsnorm wrote it
-// Where route_can_norm, x may be the norm of a residual stream (residual_norm.h), instead of a kernel
-// of its own: every CTA computes its tokens', one of each cluster writes hidden_out, normed and x_tile.
 // Routing replay: with given_ids no expert is chosen; their weights are given_weights or, where that
 // is null, this router's probabilities.
 // One kernel for up to 128 tokens, BF16 weights and E <= 128, else two; programmatic dependent launch,
@@ -22,14 +20,11 @@
 #include "kernels/cuda/stream.h"
 #include "kernels/dtype.h"
 #include "kernels/moe/warp_decode.h"
-#include "kernels/step/residual_norm.h"
 
 namespace warproll {
 
 struct RouteParams {
-  const uint16_t* x = nullptr;   // BF16 [T, H]; null: norm
-  ResidualNorm norm = {};        // hidden null: x
-  uint16_t* normed = nullptr;    // with norm, BF16 [T, H]: what x would be; or null
+  const uint16_t* x = nullptr;   // BF16 [T, H]
   const void* weight = nullptr;  // [E, H], BF16 or F32
   Dtype weight_dtype = Dtype::kBf16;
   const int32_t* given_ids = nullptr;    // [T, K], or null: route freely
@@ -45,8 +40,6 @@ struct RouteParams {
   int32_t top_k = 0;        // K, 1 .. min(E, 16)
   bool renormalise = true;
 };
-// One kernel, H = 2048.
-[[nodiscard]] bool route_can_norm(const RouteParams& params);
 void route(const RouteParams& params, cudaStream_t stream);
 
 }  // namespace warproll

@@ -4,19 +4,15 @@
 // cluster's first CTA through shared memory, where a warp produces one token's ids and weights; of
 // these CTAs the last builds the expert lists.
 // The others meanwhile convert the tokens' activations. Same order of sums, so same bits, as route.cu.
-// With a norm each CTA computes x of all the cluster's tokens first, as add_rmsnorm would.
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/moe/convert_activations.cuh"
 #include "kernels/moe/expert_lists.cuh"
 #include "kernels/moe/route_small.h"
 #include "kernels/moe/route_top_k.cuh"
-#include "kernels/step/residual_norm.cuh"
 
 namespace warproll::moe {
 namespace {
-
-using step::NormThread;
 
 constexpr int kTokens = 8;  // of a cluster
 constexpr int kThreads = 256;
@@ -67,52 +63,8 @@ __device__ __forceinline__ void choose(const RouteParams& p, Shared& s, int firs
                         s.lists);
 }
 
-// The norms that are x, as BF16.
-struct NormRows {
-  static constexpr int kRow = kResidualNormHidden + 32;  // so that rows lie in different banks
-  alignas(16) uint16_t rows[kTokens][kRow];
-  float sums[kTokens][kWarps];
-};
-static_assert(kThreads == NormThread::kThreads && kWarps == NormThread::kWarps);
-__device__ __forceinline__ NormRows& norm_rows() {
-  __shared__ NormRows rows;
-  return rows;
-}
-
-// x of the cluster's tokens; each is stored by one of its CTAs. All tokens' loads are under way at once.
-__device__ __forceinline__ void norm_tokens(const RouteParams& p, const NormThread& thread,
-                                            NormRows& n, int first, int tokens) {
-  const int me = static_cast<int>(threadIdx.x);
-  const auto is_mine = [](int i) { return static_cast<unsigned>(i) % gridDim.x == blockIdx.x; };
-  NormThread::Loaded loaded[kTokens];
-  uint2 x[kTokens][NormThread::kGranules];
-#pragma unroll
-  for (int i = 0; i < kTokens; ++i) {
-    if (i < tokens) loaded[i] = NormThread::load(p.norm, first + i, me);
-  }
-#pragma unroll
-  for (int i = 0; i < kTokens; ++i) {
-    if (i >= tokens) continue;
-    const float squares = step::sum_of_warp(NormThread::add(p.norm, loaded[i], x[i]));
-    if (me % 32 == 0) n.sums[i][me / 32] = squares;
-    if (is_mine(i) && p.norm.hidden_out != nullptr)
-      NormThread::store(p.norm.hidden_out, first + i, me, x[i]);
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kTokens; ++i) {
-    if (i >= tokens) continue;
-    thread.normalise(p.norm, n.sums[i], x[i]);
-#pragma unroll
-    for (int j = 0; j < NormThread::kGranules; ++j)
-      *reinterpret_cast<uint2*>(&n.rows[i][NormThread::column(me, j)]) = x[i][j];
-    if (is_mine(i) && p.normed != nullptr) NormThread::store(p.normed, first + i, me, x[i]);
-  }
-  __syncthreads();
-}
-
-// kBlocks: kKept, or 0 for any number. kNorm: x is the norm of a residual stream.
-template <int kBlocks, bool kNorm>
+// kBlocks: kKept, or 0 for any number.
+template <int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1)
     route_small_kernel(const __grid_constant__ RouteParams p) {
   __shared__ Shared s;
@@ -134,8 +86,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     a[i] = ptx::load_now_16(low + (warp + i * kWarps) * 4);
     b[i] = ptx::load_now_16(high + (warp + i * kWarps) * 4);
   }
-  NormThread norm;
-  if constexpr (kNorm) norm.load_weight(p.norm, me);
   const uint32_t arrived = ptx::shared_address(&s.arrived);
   if (me == 0) {
     ptx::mbarrier_init(arrived, 1);
@@ -148,14 +98,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
 
-  const uint4* x;
-  if constexpr (kNorm) {
-    NormRows& n = norm_rows();
-    norm_tokens(p, norm, n, first, tokens);
-    x = reinterpret_cast<const uint4*>(n.rows[min(g, tokens - 1)]) + t;
-  } else {
-    x = row(p.x, first + min(g, tokens - 1));
-  }
+  const uint4* x = row(p.x, first + min(g, tokens - 1));
   float sum[4] = {};
   if constexpr (kBlocks > 0) {
     uint4 v[kBlocks];
@@ -202,11 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.x_tile.values == nullptr) return;
   const ConvertActivationsParams convert = {p.x, p.x_tile, p.num_tokens, p.hidden_size};
   for (int i = max(rank - 1, 0); i < tokens; i += max(ctas - 1, 1)) {
-    if constexpr (kNorm) {
-      convert_row<kThreads>(convert, norm_rows().rows[i], first + i, s.largest_of_warp);
-    } else {
-      convert_row<kThreads>(convert, first + i, s.largest_of_warp);
-    }
+    convert_row<kThreads>(convert, first + i, s.largest_of_warp);
     __syncthreads();
   }
 }
@@ -226,9 +165,7 @@ void launch_route_small(const RouteParams& p, cudaStream_t stream) {
   config.all_shared();
   config.cluster(ctas);
   const bool kept = p.hidden_size == kKept * kWarps * kTileBlock;
-  static_assert(kKept * kWarps * kTileBlock == kResidualNormHidden);
-  if (p.norm.hidden != nullptr) return config.run(route_small_kernel<kKept, true>, p);
-  config.run(kept ? route_small_kernel<kKept, false> : route_small_kernel<0, false>, p);
+  config.run(kept ? route_small_kernel<kKept> : route_small_kernel<0>, p);
 }
 
 }  // namespace warproll::moe

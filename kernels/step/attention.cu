@@ -1,6 +1,6 @@
 // attention: grid decode_ctas + prefill tiles * num_kv_heads, block 128 threads. A decode CTA
 // produces its even share of the splits of all one-token sequences, a prefill CTA the output of 64
-// (token, head) rows of a KV head. combine: attention_combine.cuh.
+// (token, head) rows of a KV head.
 #include "kernels/step/attention.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/step/attention_combine.cuh"
 #include "kernels/step/attention_decode.cuh"
 #include "kernels/step/attention_prefill.cuh"
 
@@ -18,13 +17,12 @@ namespace attention {
 namespace {
 
 // kHigh: G > 8. Prefill goes with kHigh alone; what it adds to decode's rows has no effect.
-// kFinish: decode_attention.
-template <int kD, bool kHigh, bool kPrefill, bool kFinish>
+template <int kD, bool kHigh, bool kPrefill>
 __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_constant__ Params p) {
   ptx::allow_next_kernel();
   std::byte* memory = ptx::dynamic_shared_memory();
   const int tile = static_cast<int>(blockIdx.x) - p.decode_ctas;
-  if (!kPrefill || tile < 0) return Decoder<kD, kHigh, kFinish>(p, memory).run();
+  if (!kPrefill || tile < 0) return Decoder<kD, kHigh>(p, memory).run();
   if constexpr (kPrefill) {
     // The last tiles of a sequence see most: first.
     const int tiles = (static_cast<int>(gridDim.x) - p.decode_ctas) / p.op.num_kv_heads;
@@ -32,31 +30,10 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
   }
 }
 
-__global__ void __launch_bounds__(Combiner::kThreads)
-    attention_combine_kernel(const __grid_constant__ Params p) {
-  ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
-  const int head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
-  const int kv_head = head / p.group;
-  if (query_tokens(p.op, sequence) != 1) return;
-  const int token = p.op.cu_seqlens_q[sequence];
-  const int place = p.partials.places[sequence * p.op.num_kv_heads + kv_head];
-  if (place == kNoPartials) return;
-  const bool groups = place % 2 != 0;
-  const Combiner combiner = {.parts = p.partials,
-                             .group = p.group,
-                             .head_dim = p.op.head_dim,
-                             .head_in_group = head % p.group,
-                             .first_unit = place / 2,
-                             .units = p.op.positions[token] / (groups ? kGroup : kSplit) + 1,
-                             .units_are_groups = groups};
-  combiner.run(p.op.out + (static_cast<int64_t>(token) * p.op.num_heads + head) * p.op.head_dim);
-}
-
-// The workspace: tickets, places, states, values.
+// The workspace: tickets, states, values.
 struct Layout {
   int64_t units = 0;  // that can be left in parts
-  size_t places_offset = 0, states_offset = 0, values_offset = 0, bytes = 0;
+  size_t states_offset = 0, values_offset = 0, bytes = 0;
 };
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -74,8 +51,7 @@ Layout layout(const PagedAttentionParams& p) {
                      pairs * ceil_divide(splits, kGroupSplits));
   const auto align = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   const auto rows = static_cast<size_t>(l.units * (p.num_heads / p.num_kv_heads));
-  l.places_offset = kAttentionTicketBytes;
-  l.states_offset = l.places_offset + align(static_cast<size_t>(pairs) * sizeof(int32_t));
+  l.states_offset = kAttentionTicketBytes;
   l.values_offset = l.states_offset + align(rows * sizeof(float2));
   l.bytes = l.values_offset + rows * static_cast<size_t>(p.head_dim) * sizeof(float);
   return l;
@@ -156,18 +132,17 @@ Params device_params(const PagedAttentionParams& op) {
   const Layout l = layout(op);
   if (l.bytes > 0) {
     auto* memory = static_cast<std::byte*>(op.workspace);
-    p.partials = {reinterpret_cast<int32_t*>(memory + l.places_offset),
-                  reinterpret_cast<float2*>(memory + l.states_offset),
+    p.partials = {reinterpret_cast<float2*>(memory + l.states_offset),
                   reinterpret_cast<float*>(memory + l.values_offset),
                   reinterpret_cast<unsigned*>(memory)};
   }
   return p;
 }
 
-template <int kD, bool kHigh, bool kPrefill, bool kFinish>
+template <int kD, bool kHigh, bool kPrefill>
 void launch(const Params& p, cudaStream_t stream) {
   int64_t ctas = p.decode_ctas;
-  int shared_bytes = DecodeShared<kD, kHigh, kFinish>::bytes(p.op.num_sequences);
+  int shared_bytes = DecodeShared<kD, kHigh>::bytes(p.op.num_sequences);
   if (kPrefill) {
     ctas +=
         max_prefill_tiles(p.op.num_tokens, p.op.num_sequences, p.tile_tokens) * p.op.num_kv_heads;
@@ -176,46 +151,15 @@ void launch(const Params& p, cudaStream_t stream) {
   LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, shared_bytes, stream);
   config.programmatic();
   config.all_shared();
-  config.run(attention_kernel<kD, kHigh, kPrefill, kFinish>, p);
+  config.run(attention_kernel<kD, kHigh, kPrefill>, p);
 }
 
 template <int kD>
 void launch_dim(const Params& p, cudaStream_t stream) {
   const bool prefill = p.op.max_query_tokens != 1 && p.op.num_tokens > 1;
-  if (prefill) return launch<kD, true, true, false>(p, stream);
-  if (p.group > 8) return launch<kD, true, false, false>(p, stream);
-  launch<kD, false, false, false>(p, stream);
-}
-
-template <int kD>
-void launch_finish(const Params& p, cudaStream_t stream) {
-  if (p.group > 8) return launch<kD, true, false, true>(p, stream);
-  launch<kD, false, false, true>(p, stream);
-}
-
-void combine(const Params& p, cudaStream_t stream) {
-  if (p.partials.places == nullptr || p.op.one_kernel) return;
-  LaunchConfig config(
-      dim3(static_cast<unsigned>(p.op.num_heads), static_cast<unsigned>(p.op.num_sequences)),
-      Combiner::kThreads, 0, stream);
-  config.programmatic();
-  config.all_shared();
-  config.run(attention_combine_kernel, p);
-}
-
-void check_finish(const QkvFinishParams& f, const PagedAttentionParams& a) {
-  check_qkv_finish(f, false);
-  check_argument(
-      f.num_tokens == a.num_tokens && a.num_sequences == a.num_tokens && a.max_query_tokens == 1 &&
-          f.num_heads == a.num_heads && f.num_kv_heads == a.num_kv_heads &&
-          f.head_dim == a.head_dim && f.k_cache == a.k_cache && f.v_cache == a.v_cache &&
-          f.positions == a.positions,
-      [&] {
-        return "decode_attention: T " + std::to_string(f.num_tokens) + " and " +
-               std::to_string(a.num_tokens) + ", B " + std::to_string(a.num_sequences) +
-               ", max_query_tokens " + std::to_string(a.max_query_tokens) +
-               "; wanted one new token a sequence, and equal heads, D, caches and positions";
-      });
+  if (prefill) return launch<kD, true, true>(p, stream);
+  if (p.group > 8) return launch<kD, true, false>(p, stream);
+  launch<kD, false, false>(p, stream);
 }
 
 }  // namespace
@@ -236,25 +180,6 @@ void paged_attention(const PagedAttentionParams& params, cudaStream_t stream) {
   } else {
     attention::launch_dim<128>(p, stream);
   }
-  attention::combine(p, stream);
-}
-
-void decode_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
-                      cudaStream_t stream) {
-  attention::check_shapes(params);
-  attention::check_finish(finish, params);
-  if (params.num_tokens == 0) return;
-  PagedAttentionParams op = params;
-  op.q = finish.qkv;
-  attention::check_inputs(op);
-  attention::Params p = attention::device_params(op);
-  p.finish = finish;
-  if (params.head_dim <= 64) {
-    attention::launch_finish<64>(p, stream);
-  } else {
-    attention::launch_finish<128>(p, stream);
-  }
-  attention::combine(p, stream);
 }
 
 }  // namespace warproll

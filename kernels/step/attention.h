@@ -1,6 +1,5 @@
 // paged_attention: causal grouped-query attention over the paged KV cache on the GPU, decode tokens
-// and prefill chunks alike, in one kernel (two when a context may exceed kAttentionSplit, unless
-// one_kernel).
+// and prefill chunks alike, in one kernel.
 //   out[t, h] = sum over j <= positions[t] of softmax_j(scale * q[t, h] . K[j, h / G]) V[j, h / G]
 // with G = num_heads / num_kv_heads and K[j] at slot block_table[b, j / bt] * bt + j mod bt, as
 // kernels/attention.h. Source: Vaswani et al. 2017; split KV of Dao et al. 2023 (flash-decoding).
@@ -22,7 +21,7 @@
 // Sequences of one new token: a fixed grid shares their splits evenly. A KV head's K and V are read
 // once for its G query heads. Others: a CTA takes 64 / G tokens of a sequence through the context.
 // No host synchronisation, allocation or waiting between CTAs; shapes alone decide grids, so a CUDA
-// graph may replay it on other positions, tables and lengths. No atomics but one_kernel's tickets.
+// graph may replay it on other positions, tables and lengths. No atomics but counts of CTAs.
 // Thread: any, one stream. Errors: std::invalid_argument (shapes), CudaError. Positions, tables and
 // cu_seqlens_q are the caller's promise: they are on the device and not checked.
 #pragma once
@@ -31,7 +30,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/stream.h"
-#include "kernels/step/qkv_finish.h"
 
 namespace warproll {
 
@@ -50,8 +48,8 @@ struct PagedAttentionParams {
   const int32_t* cu_seqlens_q = nullptr;  // [B + 1] exclusive prefix sums; the last is T
   const int32_t* block_table = nullptr;   // [B, P], entries in use in [0, num_blocks)
   uint16_t* out = nullptr;                // BF16 [T, num_heads, D], must not overlap q
-  // paged_attention_workspace_bytes(), no initial value; but with one_kernel the first
-  // kAttentionTicketBytes of it zero before their first use, which every launch leaves zero.
+  // paged_attention_workspace_bytes(). The first kAttentionTicketBytes are zero before their first use
+  // and after every launch; the rest needs no initial value.
   void* workspace = nullptr;
   int32_t num_sequences = 0;  // B, 0 .. kMaxAttentionSequences
   int32_t num_tokens = 0;     // T >= 0; 0 is a no-op
@@ -70,18 +68,8 @@ struct PagedAttentionParams {
   // Only with indices_are_older: so were K and V of all positions before the new one, of the sequences
   // of one new token. (A step writes their new token's, and nothing that they share with others.)
   bool past_is_older = false;
-  // The CTA that comes last for a KV head of a token puts its parts together, instead of a second
-  // kernel. The same bits.
-  bool one_kernel = false;
 };
 void paged_attention(const PagedAttentionParams& params, cudaStream_t stream);
-// qkv_finish and paged_attention in one kernel, for sequences of one new token: max_query_tokens 1, T = B.
-// The CTAs of a KV head norm and rotate its query heads themselves; K and V of the new token come from
-// qkv, and go to the cache for later steps. The same bits, if slot_mapping[b] is where block_table[b] has
-// positions[b], and both are in range. q is neither read nor written. `finish` and `attention` agree on
-// shapes, caches and positions; D a multiple of 16. past_is_older covers all that is read of the cache.
-void decode_attention(const QkvFinishParams& finish, const PagedAttentionParams& attention,
-                      cudaStream_t stream);
 // Of B, heads, D, P and bt. Grows with B * P; 0 where P * bt <= kAttentionSplit.
 [[nodiscard]] size_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
 

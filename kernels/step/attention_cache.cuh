@@ -10,21 +10,18 @@ namespace warproll::attention {
 // split, or a group where there are more than kMaxSplitUnits splits; in order of sequence, KV head,
 // position.
 struct Partials {
-  int32_t* places = nullptr;  // [B, num_kv_heads] first unit * 2 + (units are groups); -1: none
-  float2* states = nullptr;   // [units, G] max, sum
-  float* values = nullptr;    // [units, G, D]
-  // one_kernel: 0 between launches. [2, decode_ctas]: parts that have arrived of the group, and groups
-  // of the pair, that CTA i began and others go on with.
+  float2* states = nullptr;  // [units, G] max, sum
+  float* values = nullptr;   // [units, G, D]
+  // 0 between launches. [2, decode_ctas]: parts that have arrived of the group, and groups of the pair,
+  // that CTA i began and others go on with.
   unsigned* tickets = nullptr;
 };
 inline constexpr int kMaxSplitUnits = 8192;
 inline constexpr int kMaxDecodeCtas = 1024;
 static_assert(kAttentionTicketBytes == 2 * kMaxDecodeCtas * sizeof(unsigned));
-inline constexpr int kNoPartials = -1;
 
 struct Params {
   PagedAttentionParams op;
-  QkvFinishParams finish;  // decode_attention
   Partials partials;
   float scale_log2 = 0;  // scale * log2(e)
   int group = 0;         // G

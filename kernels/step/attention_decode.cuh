@@ -1,14 +1,13 @@
 // Sequences of one new token. The CTAs share the units of all (sequence, KV head) evenly, each a
 // run of consecutive units: a run that is the whole context of a pair ends in `out`, the units of
-// the others in Partials. With one_kernel the CTA that arrives last for a group of splits makes one
-// unit of it, and the one whose groups are the last of the pair folds them into `out`. Four warps: of
+// the others in Partials. The CTA that arrives last for a group of splits makes one unit of it, and
+// the one whose groups are the last of the pair folds them into `out`. Four warps: of
 // a chunk's scores each computes 16 positions, of its values a quarter of the dimensions; between the
 // two every warp has all scores and does the same softmax.
 // Internal to kernels/step/attention.cu.
 #pragma once
 
-#include "kernels/step/attention_combine.cuh"
-#include "kernels/step/qkv_head.cuh"
+#include "kernels/step/attention_fold.cuh"
 
 namespace warproll::attention {
 
@@ -97,33 +96,21 @@ __device__ __forceinline__ Walk start_walk(const Params& p, const int* last) {
   return w;
 }
 
-// What a CTA makes of the new token's row of qkv (kFinish): query heads of a KV head, its K and V.
 template <int kD, bool kHigh>
-struct alignas(16) NewRows {
-  static constexpr int kRow = kD + 8;  // rows in different banks
-  uint16_t q[kHigh ? 16 : 8][kRow];
-  uint16_t kv[2][kD];
-};
-
-template <int kD, bool kHigh, bool kFinish>
 struct DecodeShared {
   static constexpr int kStages = 384 / kD;          // 96 KB
   static constexpr int kScoresStride = kChunk + 8;  // float2 of four rows in different banks
   static constexpr int kScoresOffset = kStages * Stage<kD>::kBytes;
-  static constexpr int kNewOffset =
-      kScoresOffset + (kHigh ? 16 : 8) * kScoresStride * static_cast<int>(sizeof(float));
   static constexpr int kLastOffset =
-      kNewOffset + (kFinish ? static_cast<int>(sizeof(NewRows<kD, kHigh>)) : 0);
+      kScoresOffset + (kHigh ? 16 : 8) * kScoresStride * static_cast<int>(sizeof(float));
   static constexpr int bytes(int num_sequences) { return kLastOffset + num_sequences * 4; }
 };
 
-// kFinish: decode_attention.
-template <int kD, bool kHigh, bool kFinish>
+template <int kD, bool kHigh>
 class Decoder {
  public:
   __device__ __forceinline__ Decoder(const Params& p, std::byte* memory)
       : p_(p),
-        memory_(memory),
         stages_(ptx::shared_address(memory)),
         scores_(reinterpret_cast<float*>(memory + Shared::kScoresOffset)),
         last_(reinterpret_cast<int*>(memory + Shared::kLastOffset)) {}
@@ -138,7 +125,7 @@ class Decoder {
     if (p_.op.indices_are_older) {
       // Chunks without the new token can be on their way by now.
       while (p_.op.past_is_older && loaded < Shared::kStages - 1 && !loads_.done &&
-             (kFinish || loads_.position + kChunk <= last_[loads_.sequence])) {
+             loads_.position + kChunk <= last_[loads_.sequence]) {
         load(loaded++);
       }
       ptx::wait_for_previous_kernel();
@@ -159,7 +146,7 @@ class Decoder {
   }
 
  private:
-  using Shared = DecodeShared<kD, kHigh, kFinish>;
+  using Shared = DecodeShared<kD, kHigh>;
   static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
   using LaneSums = Sums<kTiles>;
   static constexpr int kFoldBatch = kHigh ? 2 : 8;  // as many as registers allow
@@ -176,9 +163,7 @@ class Decoder {
   }
 
   __device__ __forceinline__ void find_next() {
-    // kFinish: the new token's rows stay zero until they come from qkv.
-    const int last = last_[loads_.sequence] - (kFinish ? 1 : 0);
-    slots_ = find_slots(p_.op, loads_.sequence, loads_.position, last);
+    slots_ = find_slots(p_.op, loads_.sequence, loads_.position, last_[loads_.sequence]);
   }
   // The next chunk goes to `stage`; a group of copies, empty at the end.
   __device__ __forceinline__ void load(int stage) {
@@ -193,12 +178,10 @@ class Decoder {
 
   __device__ __forceinline__ void enter_pair() {
     token_ = token();
-    if constexpr (kFinish) finish_heads();
 #pragma unroll
     for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
       const int row = lane() / 4 + 8 * h;
-      const uint16_t* from = kFinish ? new_rows().q[row] : p_.op.q + head_row(row);
-      from += lane() % 4 * 2;
+      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
 #pragma unroll
       for (int i = 0; i < kD / 8; ++i) {
         const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
@@ -206,93 +189,9 @@ class Decoder {
       }
     }
     finished_groups_ = 0;
-    if (threadIdx.x == 0 && now_.position == 0 && p_.partials.places != nullptr) {
-      p_.partials.places[now_.sequence * p_.op.num_kv_heads + now_.kv_head] =
-          now_.whole ? kNoPartials : now_.first_unit * 2 + (now_.unit_tokens == kGroup);
-    }
-  }
-
-  __device__ __forceinline__ NewRows<kD, kHigh>& new_rows() const {
-    return *reinterpret_cast<NewRows<kD, kHigh>*>(memory_ + Shared::kNewOffset);
-  }
-
-  // The pair's query heads, and where the run has the new token its K and V: those also to the cache.
-  // Sixteen lanes a head, as qkv_finish; all loads are under way at once.
-  __device__ __forceinline__ void finish_heads() const {
-    constexpr int kHeads = kThreads / head::kLanes;
-    constexpr int kPasses = (kHigh ? 16 : 8) / kHeads + 1;
-    const QkvFinishParams& f = p_.finish;
-    const int position = last_[now_.sequence], half = f.head_dim / 2;
-    const bool has_new = now_.end == position + 1;
-    const int count = p_.group + (has_new ? 2 : 0);
-    const int col = static_cast<int>(threadIdx.x) % head::kLanes * head::kCols;
-    const bool valid = position >= 0 && position < f.max_positions;
-    const int slot = f.slot_mapping[token_];
-    // Of this CTA's heads: q, then K, V. Behind them: q again, to take part in the shuffles.
-    const auto index = [&](int pass) {
-      const int i = pass * kHeads + static_cast<int>(threadIdx.x) / head::kLanes;
-      return i < count ? i : 0;
-    };
-    const auto row_of = [&](int i) {
-      const int at = i < p_.group ? now_.kv_head * p_.group + i
-                                  : f.num_heads + now_.kv_head + (i - p_.group) * f.num_kv_heads;
-      return f.qkv +
-             (static_cast<int64_t>(token_) * (f.num_heads + 2 * f.num_kv_heads) + at) * f.head_dim;
-    };
-    float4 cos = {}, sin = {};
-    if (valid && col < half) {
-      const int64_t angles = static_cast<int64_t>(position) * half + col;
-      cos = *reinterpret_cast<const float4*>(f.cos + angles);
-      sin = *reinterpret_cast<const float4*>(f.sin + angles);
-    }
-    head::Loaded loaded[kPasses];
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (pass * kHeads >= count) continue;
-      const int i = index(pass);
-      const std::byte* norm = i < p_.group ? f.q_norm : i == p_.group ? f.k_norm : nullptr;
-      loaded[pass].load(row_of(i), f.head_dim, norm, f.norm_dtype);
-    }
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (pass * kHeads >= count) continue;
-      const int i = index(pass);
-      const bool is_mine = pass * kHeads + static_cast<int>(threadIdx.x) / head::kLanes < count;
-      const bool normed = i < p_.group ? f.q_norm != nullptr : i == p_.group && f.k_norm != nullptr;
-      const head::HalfPair y =
-          loaded[pass].finish(f.head_dim, f.eps, normed, i <= p_.group, valid, cos, sin);
-      if (!is_mine || col >= half) continue;
-      uint16_t* to = i < p_.group ? new_rows().q[i] : new_rows().kv[i - p_.group];
-      *reinterpret_cast<uint2*>(to + col) = y.low;
-      *reinterpret_cast<uint2*>(to + col + half) = y.high;
-      if (i < p_.group || !valid || slot < 0 || slot >= f.num_slots) continue;
-      uint16_t* cache = (i == p_.group ? f.k_cache : f.v_cache) +
-                        (static_cast<int64_t>(slot) * f.num_kv_heads + now_.kv_head) * f.head_dim;
-      *reinterpret_cast<uint2*>(cache + col) = y.low;
-      *reinterpret_cast<uint2*>(cache + col + half) = y.high;
-    }
-    if (has_new && !valid && now_.kv_head == 0 && threadIdx.x == 0 && f.num_invalid != nullptr)
-      atomicAdd(f.num_invalid, 1);
-    __syncthreads();
-  }
-
-  // The new token's rows into a stage that has arrived.
-  __device__ __forceinline__ void add_new_rows(uint32_t stage) const {
-    const int row = last_[now_.sequence] - now_.position;
-    if (row < 0 || row >= kChunk) return;
-    const int piece = static_cast<int>(threadIdx.x) % 16,
-              which = static_cast<int>(threadIdx.x) / 16;
-    if (which < 2 && piece * 8 < p_.op.head_dim) {
-      const uint32_t at =
-          piece_address<kD>(stage, row, piece) - stages_ + which * Stage<kD>::kRowsBytes;
-      *reinterpret_cast<uint4*>(memory_ + at) =
-          *reinterpret_cast<const uint4*>(&new_rows().kv[which][piece * 8]);
-    }
-    __syncthreads();
   }
 
   __device__ __forceinline__ void chunk(uint32_t stage) {
-    if constexpr (kFinish) add_new_rows(stage);
     float s[8][4] = {};
 #pragma unroll
     for (int step = 0; step < kD / 16; ++step) {
@@ -347,7 +246,7 @@ class Decoder {
       } else if (groups) {
         store(group_, now_.first_unit + group * (kGroup / now_.unit_tokens));
         ++finished_groups_;
-      } else if (p_.op.one_kernel) {
+      } else {
         leave_group(group);
         reset();
       }
@@ -358,8 +257,7 @@ class Decoder {
     now_.next();
   }
 
-  // All sums are reset where others' parts have been folded, or heads finished: so they take no registers
-  // there.
+  // All sums are reset where others' parts have been folded: so they take no registers there.
   __device__ __forceinline__ void reset() {
     part_.reset();
     group_.reset();
@@ -368,7 +266,7 @@ class Decoder {
   __device__ __forceinline__ void finish_run() {
     if (now_.whole) {
       write();
-    } else if (p_.op.one_kernel) {
+    } else {
       leave_pair();
     }
     now_.next();
@@ -376,9 +274,9 @@ class Decoder {
     reset();
   }
 
-  // one_kernel, and this run has all splits of a group: it becomes a unit at once.
+  // This run has all splits of a group: it becomes a unit at once.
   __device__ __forceinline__ bool has_all_of(int group) const {
-    return p_.op.one_kernel && now_.begin <= group * kGroup &&
+    return now_.begin <= group * kGroup &&
            min((group + 1) * kGroup, last_[now_.sequence] + 1) <= now_.end;
   }
   __device__ __forceinline__ GroupFolder<kD, kFoldBatch> folder() const {
@@ -438,7 +336,6 @@ class Decoder {
   }
 
   const Params& p_;
-  std::byte* const memory_;
   const uint32_t stages_;
   float* const scores_;  // shared, [8 or 16, kScoresStride]
   int* const last_;      // shared, [B]

@@ -47,8 +47,6 @@ struct QkvFinishParams {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;  // D, multiple of 16, 16 .. 256
 };                       // all pointers to vectors 16-byte aligned
-// Throws as qkv_finish does; q may be null where it is not written.
-void check_qkv_finish(const QkvFinishParams& params, bool writes_q = true);
 void qkv_finish(const QkvFinishParams& params, cudaStream_t stream);
 
 }  // namespace warproll

@@ -271,8 +271,6 @@ void add_bench_decode_command(CLI::App& bench, CommandContext& context) {
   add_device_options(*decode, options->device);
   decode->add_flag("--batch-invariant", options->device.batch_invariant,
                    "the same bits for prefill in any batch");
-  decode->add_flag("--fused,!--plain", options->device.fused,
-                   "GPU: fewer, longer kernels, or one an op; the same bits");
   decode->add_flag("--ops", options->device.time_ops,
                    "what each op takes, one after the other and without graphs (GPU)");
   decode->add_flag("--quantise-mxfp8", options->quantise, "quantise BF16 linear weights on load");

@@ -60,7 +60,6 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
   WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
   device.runner = cuda_runner({.batch_invariant = options.batch_invariant,
                                .moe_path = moe_path,
-                               .fused = options.fused,
                                .time_ops = options.time_ops});
   device.gpu_index = gpu.index;
   device.batch_invariant = options.batch_invariant;

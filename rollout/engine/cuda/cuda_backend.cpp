@@ -30,7 +30,6 @@ DeviceForwardOptions forward_options(const BackendSizes& sizes, const CudaBacken
   forward.block_tokens = sizes.block_tokens;
   forward.batch_invariant = options.batch_invariant;
   forward.moe_path = options.moe_path;
-  forward.fused = options.fused;
   forward.capture_router_logits = options.capture_router_logits;
   forward.timer = timer;
   return forward;

@@ -16,7 +16,6 @@ struct CudaBackendOptions {
   bool batch_invariant = true;
   MoePath moe_path = MoePath::kAuto;
   bool use_graphs = true;
-  bool fused = false;  // as DeviceForwardOptions
   bool capture_router_logits = false;
   bool time_ops = false;  // ModelBackend::take_op_times; steps are slower and use no graphs
 };

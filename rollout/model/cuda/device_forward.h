@@ -32,8 +32,6 @@ struct DeviceForwardOptions {
   int32_t block_tokens = 16;  // of the KV cache
   bool batch_invariant = true;
   MoePath moe_path = MoePath::kAuto;
-  // Fewer, longer kernels where a step is small enough: the same bits, and they differ in time alone.
-  bool fused = false;
   bool capture_router_logits = false;  // room for those of every layer
   OpTimer* timer = nullptr;            // measures every op; outlives the forward pass
 };

@@ -57,14 +57,10 @@ void DeviceForward::Step::add_and_norm(const Addend& addend, const std::byte* we
   mark("add_rmsnorm");
 }
 
-bool DeviceForward::Step::can_fuse(const Addend& addend) const {
-  return options_.fused && addend.moe.partials == nullptr;
-}
-
-ResidualNorm DeviceForward::Step::take_norm(const Addend& addend, const std::byte* weight) {
-  const bool adds = addend.tensor != nullptr;
+ResidualNorm DeviceForward::Step::take_norm(const uint16_t* addend, const std::byte* weight) {
+  const bool adds = addend != nullptr;
   const ResidualNorm norm = {.hidden = hidden_,
-                             .addend = addend.tensor,
+                             .addend = addend,
                              .hidden_out = adds ? hidden_next_ : nullptr,
                              .weight = weight,
                              .weight_dtype = weights_.norm_dtype,
@@ -76,9 +72,9 @@ ResidualNorm DeviceForward::Step::take_norm(const Addend& addend, const std::byt
 void DeviceForward::Step::norm_linear(const Addend& addend, const std::byte* norm,
                                       const TileMatrix& weight, uint16_t* y, float* y_f32,
                                       const char* op) {
-  if (can_fuse(addend) && stream_linear_can_norm(shape_.num_tokens, weight)) {
+  if (addend.moe.partials == nullptr && stream_linear_can_norm(shape_.num_tokens, weight)) {
     stream_linear({.x = {},
-                   .norm = take_norm(addend, norm),
+                   .norm = take_norm(addend.tensor, norm),
                    .weight = weight,
                    .y = y,
                    .y_f32 = y_f32,
@@ -118,53 +114,47 @@ void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x
 void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer,
                                     const Addend& addend) {
   norm_linear(addend, w.input_norm, w.qkv, space_.qkv, nullptr, "qkv");
-  const QkvFinishParams finish = {.qkv = space_.qkv,
-                                  .q_norm = w.q_norm,
-                                  .k_norm = w.k_norm,
-                                  .norm_dtype = weights_.norm_dtype,
-                                  .eps = config_.rms_norm_eps,
-                                  .cos = space_.cos,
-                                  .sin = space_.sin,
-                                  .positions = inputs_.positions,
-                                  .slot_mapping = inputs_.slot_mapping,
-                                  .q = space_.q,
-                                  .k_cache = kv_.k(layer),
-                                  .v_cache = kv_.v(layer),
-                                  .num_slots = kv_.num_slots(),
-                                  .max_positions = config_.max_position_embeddings,
-                                  .num_tokens = shape_.num_tokens,
-                                  .num_heads = config_.num_heads,
-                                  .num_kv_heads = config_.num_kv_heads,
-                                  .head_dim = config_.head_dim};
-  const PagedAttentionParams params = {
-      .q = space_.q,
-      .k_cache = kv_.k(layer),
-      .v_cache = kv_.v(layer),
-      .positions = inputs_.positions,
-      .cu_seqlens_q = inputs_.cu_seqlens_q,
-      .block_table = inputs_.block_table,
-      .out = space_.attention,
-      .workspace = space_.attention_workspace,
-      .num_sequences = shape_.num_sequences,
-      .num_tokens = shape_.num_tokens,
-      .max_query_tokens = shape_.decode_only ? 1 : 0,
-      .num_heads = config_.num_heads,
-      .num_kv_heads = config_.num_kv_heads,
-      .head_dim = config_.head_dim,
-      .num_blocks = kv_.num_blocks(),
-      .block_tokens = kv_.block_tokens(),
-      .blocks_per_sequence = shape_.blocks_per_sequence,
-      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-      .indices_are_older = true,
-      .past_is_older = true,
-      .one_kernel = options_.fused};
-  if (options_.fused && shape_.decode_only) {
-    decode_attention(finish, params, stream_);
-  } else {
-    qkv_finish(finish, stream_);
-    mark("qkv_finish");
-    paged_attention(params, stream_);
-  }
+  qkv_finish({.qkv = space_.qkv,
+              .q_norm = w.q_norm,
+              .k_norm = w.k_norm,
+              .norm_dtype = weights_.norm_dtype,
+              .eps = config_.rms_norm_eps,
+              .cos = space_.cos,
+              .sin = space_.sin,
+              .positions = inputs_.positions,
+              .slot_mapping = inputs_.slot_mapping,
+              .q = space_.q,
+              .k_cache = kv_.k(layer),
+              .v_cache = kv_.v(layer),
+              .num_slots = kv_.num_slots(),
+              .max_positions = config_.max_position_embeddings,
+              .num_tokens = shape_.num_tokens,
+              .num_heads = config_.num_heads,
+              .num_kv_heads = config_.num_kv_heads,
+              .head_dim = config_.head_dim},
+             stream_);
+  mark("qkv_finish");
+  paged_attention({.q = space_.q,
+                   .k_cache = kv_.k(layer),
+                   .v_cache = kv_.v(layer),
+                   .positions = inputs_.positions,
+                   .cu_seqlens_q = inputs_.cu_seqlens_q,
+                   .block_table = inputs_.block_table,
+                   .out = space_.attention,
+                   .workspace = space_.attention_workspace,
+                   .num_sequences = shape_.num_sequences,
+                   .num_tokens = shape_.num_tokens,
+                   .max_query_tokens = shape_.decode_only ? 1 : 0,
+                   .num_heads = config_.num_heads,
+                   .num_kv_heads = config_.num_kv_heads,
+                   .head_dim = config_.head_dim,
+                   .num_blocks = kv_.num_blocks(),
+                   .block_tokens = kv_.block_tokens(),
+                   .blocks_per_sequence = shape_.blocks_per_sequence,
+                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                   .indices_are_older = true,
+                   .past_is_older = true},
+                  stream_);
   mark("attention");
   linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
   mark("o");

@@ -38,9 +38,8 @@ class DeviceForward::Step {
   }
 
   void add_and_norm(const Addend& addend, const std::byte* weight) const;
-  // The same as a prologue of the kernel that reads the norm: ask only where that takes it.
-  [[nodiscard]] bool can_fuse(const Addend& addend) const;
-  ResidualNorm take_norm(const Addend& addend, const std::byte* weight);
+  // The same as a prologue of the kernel that reads the norm.
+  ResidualNorm take_norm(const uint16_t* addend, const std::byte* weight);
   // The norm of hidden + addend, times a matrix.
   void norm_linear(const Addend& addend, const std::byte* norm, const TileMatrix& weight,
                    uint16_t* y, float* y_f32, const char* op);

@@ -11,33 +11,23 @@ DeviceForward::Step::Addend DeviceForward::Step::moe(const DeviceLayerWeights& w
   const int64_t tokens = shape_.num_tokens, top_k = config_.num_experts_per_tok;
   int32_t* const topk_ids = space_.topk_ids + moe_layer * tokens * top_k;
   const int64_t captured = shape_.want_router_logits ? moe_layer * tokens : 0;
-  RouteParams params = {.x = nullptr,
-                        .weight = w.router,
-                        .weight_dtype = w.router_dtype,
-                        .given_ids = inputs_.given_ids == nullptr
-                                         ? nullptr
-                                         : inputs_.given_ids + moe_layer * tokens * top_k,
-                        .logits = space_.router_logits + captured * config_.num_experts,
-                        .topk_ids = topk_ids,
-                        .topk_weights = space_.topk_weights,
-                        .lists = space_.lists,
-                        .x_tile = {},  // the norm wrote them
-                        .num_tokens = shape_.num_tokens,
-                        .hidden_size = config_.hidden_size,
-                        .num_experts = config_.num_experts,
-                        .top_k = config_.num_experts_per_tok,
-                        .renormalise = config_.norm_topk_prob};
-  const Addend projected = {.tensor = space_.projected};
-  if (can_fuse(projected) && route_can_norm(params)) {
-    params.norm = take_norm(projected, w.post_attention_norm);
-    const bool is_grouped = grouped(w.gate_up.format);
-    if (is_grouped || options_.moe_path == MoePath::kLiteral) params.normed = space_.normed;
-    if (!is_grouped) params.x_tile = space_.normed_tile;
-  } else {
-    add_and_norm(projected, w.post_attention_norm);
-    params.x = space_.normed;
-  }
-  route(params, stream_);
+  add_and_norm({.tensor = space_.projected}, w.post_attention_norm);
+  route({.x = space_.normed,
+         .weight = w.router,
+         .weight_dtype = w.router_dtype,
+         .given_ids = inputs_.given_ids == nullptr ? nullptr
+                                                   : inputs_.given_ids + moe_layer * tokens * top_k,
+         .logits = space_.router_logits + captured * config_.num_experts,
+         .topk_ids = topk_ids,
+         .topk_weights = space_.topk_weights,
+         .lists = space_.lists,
+         .x_tile = {},  // the norm wrote them
+         .num_tokens = shape_.num_tokens,
+         .hidden_size = config_.hidden_size,
+         .num_experts = config_.num_experts,
+         .top_k = config_.num_experts_per_tok,
+         .renormalise = config_.norm_topk_prob},
+        stream_);
   mark("route");
   return experts(w, topk_ids, space_.topk_weights, space_.lists, config_.num_experts_per_tok);
 }
@@ -104,21 +94,16 @@ DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeight
     mark("experts");
     return {.tensor = space_.projected};
   }
-  const WarpDecodeParams params = {.x = space_.normed_tile,
-                                   .lists = lists,
-                                   .gate_up = w.gate_up,
-                                   .down = w.down,
-                                   .h = space_.expert_h,
-                                   .partials = space_.expert_partials,
-                                   .y = space_.projected,
-                                   .num_tokens = shape_.num_tokens,
-                                   .top_k = top_k};
-  MoePartials partials;
-  if (options_.fused) {
-    partials = warp_decode_partials(params, stream_);
-  } else {
-    warp_decode(params, stream_);
-  }
+  const MoePartials partials = warp_decode_partials({.x = space_.normed_tile,
+                                                     .lists = lists,
+                                                     .gate_up = w.gate_up,
+                                                     .down = w.down,
+                                                     .h = space_.expert_h,
+                                                     .partials = space_.expert_partials,
+                                                     .y = space_.projected,
+                                                     .num_tokens = shape_.num_tokens,
+                                                     .top_k = top_k},
+                                                    stream_);
   mark("experts");
   if (partials.partials != nullptr) return {.moe = partials};
   return {.tensor = space_.projected};

@@ -16,7 +16,6 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/dtype.h"
-#include "kernels/step/qkv_finish.h"
 
 namespace warproll {
 namespace {
@@ -157,14 +156,9 @@ class DeviceBatch {
 
   PagedAttentionParams& params() { return params_; }
 
-  // Both forms have the same bits, and the tickets are zero again.
+  // The counts of CTAs are zero again.
   std::vector<uint16_t> run() {
-    const bool one_kernel = params_.one_kernel;
-    params_.one_kernel = false;
     const std::vector<uint16_t> out = run_once();
-    params_.one_kernel = true;
-    EXPECT_EQ(run_once(), out) << "one_kernel";
-    params_.one_kernel = one_kernel;
     if (workspace_.size() > 0) {
       const std::vector<uint8_t> bytes = workspace_.to_host();
       EXPECT_EQ(std::count(bytes.begin(), bytes.begin() + kAttentionTicketBytes, 0),
@@ -359,153 +353,6 @@ TEST(AttentionGpu, EveryShapeIsRightInMixedBatches) {
                   {&a, 100, 129}},
                  {.block_tokens = block_sizes[next++]}, 13);
   }
-}
-
-// One-token sequences of these contexts, with random rows of qkv: qkv_finish and paged_attention, then
-// decode_attention. out and both caches are the same.
-struct FusedCase {
-  int32_t block_tokens = 16;
-  bool norms = true, one_kernel = true;
-};
-void expect_fused(const Shape& s, const std::vector<int32_t>& contexts, const FusedCase& c) {
-  SCOPED_TRACE("heads " + std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + ", D " +
-               std::to_string(s.dim) + ", T " + std::to_string(contexts.size()) + ", context " +
-               std::to_string(contexts[0]));
-  std::mt19937 rng(91);
-  const auto tokens = static_cast<int32_t>(contexts.size());
-  const auto blocks_of = [&](int32_t context) { return (context - 1) / c.block_tokens + 1; };
-  int32_t width = 0, num_blocks = 3;
-  for (const int32_t context : contexts) {
-    width = std::max(width, blocks_of(context) + 2);
-    num_blocks += blocks_of(context);
-  }
-  std::vector<int32_t> free(static_cast<size_t>(num_blocks)), positions, slots, cu{0}, table;
-  std::iota(free.begin(), free.end(), 0);
-  std::shuffle(free.begin(), free.end(), rng);
-  std::vector<uint16_t> k(static_cast<size_t>(num_blocks * c.block_tokens) * s.kv_row(), kNan);
-  std::vector<uint16_t> v = k;
-  const auto fill = [&](std::vector<uint16_t>& cache, int32_t slot) {
-    const std::vector<uint16_t> row = normal_bf16(s.kv_row(), 1.0f, rng);
-    std::copy(row.begin(), row.end(),
-              cache.begin() + static_cast<int64_t>(static_cast<size_t>(slot) * s.kv_row()));
-  };
-  for (const int32_t context : contexts) {
-    std::vector<int32_t> row(static_cast<size_t>(width), kPoisonBlock);
-    for (int32_t i = 0; i < context; ++i) {
-      int32_t& block = row[static_cast<size_t>(i / c.block_tokens)];
-      if (i % c.block_tokens == 0) {
-        block = free.back();
-        free.pop_back();
-      }
-      const int32_t slot = block * c.block_tokens + i % c.block_tokens;
-      if (i + 1 == context) {
-        slots.push_back(slot);
-      } else {
-        fill(k, slot);
-        fill(v, slot);
-      }
-    }
-    table.insert(table.end(), row.begin(), row.end());
-    positions.push_back(context - 1);
-    cu.push_back(cu.back() + 1);
-  }
-  const int32_t max_positions = *std::max_element(contexts.begin(), contexts.end());
-  std::vector<float> cos(static_cast<size_t>(max_positions * s.dim / 2)), sin(cos.size());
-  fill_rope_tables(max_positions, s.dim, 1e6, cos.data(), sin.data());
-  const auto dim = static_cast<size_t>(s.dim), rows = static_cast<size_t>(tokens);
-  const DeviceBuffer<uint16_t> qkv(normal_bf16(rows * (s.q_row() + 2 * s.kv_row()), 2.0f, rng)),
-      q_norm(normal_bf16(dim, 1.0f, rng)), k_norm(normal_bf16(dim, 1.0f, rng));
-  const DeviceBuffer<float> device_cos(cos), device_sin(sin);
-  const DeviceBuffer<int32_t> device_positions(positions), device_slots(slots), device_cu(cu),
-      device_table(table);
-  const auto run = [&](bool fused) {
-    const DeviceBuffer<uint16_t> k_cache(k), v_cache(v), q(rows * s.q_row()),
-        out(std::vector<uint16_t>(rows * s.q_row(), kNan));
-    QkvFinishParams f;
-    f.qkv = qkv.data();
-    if (c.norms) {
-      f.q_norm = reinterpret_cast<const std::byte*>(q_norm.data());
-      f.k_norm = reinterpret_cast<const std::byte*>(k_norm.data());
-    }
-    f.cos = device_cos.data();
-    f.sin = device_sin.data();
-    f.positions = device_positions.data();
-    f.slot_mapping = device_slots.data();
-    f.q = fused ? nullptr : q.data();
-    f.k_cache = k_cache.data();
-    f.v_cache = v_cache.data();
-    f.num_slots = int64_t{num_blocks} * c.block_tokens;
-    f.max_positions = max_positions;
-    f.num_tokens = tokens;
-    f.num_heads = s.heads;
-    f.num_kv_heads = s.kv_heads;
-    f.head_dim = s.dim;
-    PagedAttentionParams p;
-    p.q = f.q;
-    p.k_cache = f.k_cache;
-    p.v_cache = f.v_cache;
-    p.positions = device_positions.data();
-    p.cu_seqlens_q = device_cu.data();
-    p.block_table = device_table.data();
-    p.out = out.data();
-    p.num_sequences = p.num_tokens = tokens;
-    p.max_query_tokens = 1;
-    p.num_heads = s.heads;
-    p.num_kv_heads = s.kv_heads;
-    p.head_dim = s.dim;
-    p.num_blocks = num_blocks;
-    p.block_tokens = c.block_tokens;
-    p.blocks_per_sequence = width;
-    p.scale = s.scale();
-    const size_t bytes = paged_attention_workspace_bytes(p);
-    const DeviceBuffer<uint8_t> workspace(bytes);
-    if (bytes > 0) {
-      WARPROLL_CUDA_CHECK(cudaMemset(workspace.data(), 0xff, bytes));
-      WARPROLL_CUDA_CHECK(cudaMemset(workspace.data(), 0, kAttentionTicketBytes));
-    }
-    p.workspace = workspace.data();
-    p.indices_are_older = p.past_is_older = fused;
-    p.one_kernel = fused && c.one_kernel;
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-    if (fused) {
-      decode_attention(f, p, nullptr);
-    } else {
-      qkv_finish(f, nullptr);
-      paged_attention(p, nullptr);
-    }
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-    return std::array{out.to_host(), k_cache.to_host(), v_cache.to_host()};
-  };
-  const auto want = run(false), got = run(true);
-  for (const uint16_t x : want[0]) ASSERT_FALSE(std::isnan(bf16_to_f32(x)));
-  EXPECT_TRUE(got[0] == want[0]) << "out";
-  EXPECT_TRUE(got[1] == want[1]) << "K";
-  EXPECT_TRUE(got[2] == want[2]) << "V";
-}
-
-TEST(AttentionGpu, DecodeAttentionHasTheBitsOfItsTwoKernels) {
-  SKIP_WITHOUT_GPU();
-  for (const int32_t context :
-       {1, 2, 63, 64, 65, 127, 128, 129, 192, 193, 1000, 1024, 1025, 2049, 3000}) {
-    expect_fused(kQwen3, {context}, {});
-    expect_fused(kQwen3, {context}, {.norms = false, .one_kernel = false});
-  }
-  for (const Shape& s : {kQwen3,
-                         Shape{8, 8, 64},
-                         {16, 1, 128},
-                         {12, 1, 64},
-                         {6, 2, 128},
-                         {4, 2, 32},
-                         {4, 4, 16},
-                         {10, 2, 80},
-                         {8, 2, 96},
-                         {15, 1, 112}}) {
-    for (const bool one : {true, false})
-      expect_fused(s, {1, 300, 1100, 64, 65, 1, 128, 257, 7}, {7, one, one});
-  }
-  std::vector<int32_t> many;
-  for (int32_t i = 0; i < 64; ++i) many.push_back(1 + i * 37 % 400);
-  expect_fused(kQwen3, many, {});
 }
 
 TEST(AttentionGpu, LargeScoresAreRight) {

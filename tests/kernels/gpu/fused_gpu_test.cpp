@@ -1,5 +1,5 @@
 // Kernels that do what several kernels do, bit for bit against those: a norm as the prologue of what
-// reads it. (one_kernel of attention: attention_gpu_test.cpp; partials: moe_gpu_test.cpp.)
+// reads it (partials: moe_gpu_test.cpp), and whole layers of a decode step.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -8,7 +8,6 @@
 #include "kernels/bench/step_layer.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/dtype.h"
-#include "kernels/moe/route.h"
 #include "kernels/step/add_rmsnorm.h"
 #include "kernels/step/stream_linear.h"
 
@@ -121,100 +120,34 @@ TEST(FusedGpu, AStreamLinearThatNormsHasTheBitsOfTwoKernels) {
   }
 }
 
-TEST(FusedGpu, ARouterThatNormsHasTheBitsOfTwoKernels) {
-  SKIP_WITHOUT_GPU();
-  for (const int32_t experts : {128, 100, 17, 8}) {
-    const auto weight = normal(count_of(experts, kHidden), 0.02f, 41);
-    for (const int32_t tokens : {1, 2, 3, 8, 9, 64, 128}) {
-      for (const bool adds : {true, false}) {
-        SCOPED_TRACE("E " + std::to_string(experts) + ", T " + std::to_string(tokens));
-        const Stream stream(tokens, adds, adds ? 1.0f : 3e4f, 42);
-        const int32_t top_k = std::min(experts, 8);
-        struct Out {
-          DeviceBuffer<float> logits, weights;
-          DeviceBuffer<int32_t> ids;
-          DeviceBuffer<std::byte> memory;
-          ExpertLists lists;
-        };
-        const auto run = [&](RouteParams p) {
-          const size_t pairs = count_of(tokens, top_k);
-          Out out{poisoned<float>(count_of(tokens, experts)),
-                  poisoned<float>(pairs),
-                  poisoned<int32_t>(pairs),
-                  DeviceBuffer<std::byte>(expert_lists_bytes(tokens * top_k, experts)),
-                  {}};
-          WARPROLL_CUDA_CHECK(cudaMemset(out.memory.data(), 0, out.memory.size()));
-          out.lists = expert_lists_at(out.memory.data(), tokens * top_k, experts);
-          p.weight = weight.data();
-          p.logits = out.logits.data();
-          p.topk_ids = out.ids.data();
-          p.topk_weights = out.weights.data();
-          p.lists = out.lists;
-          p.num_tokens = tokens;
-          p.hidden_size = kHidden;
-          p.num_experts = experts;
-          p.top_k = top_k;
-          route(p, nullptr);
-          WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-          return out;
-        };
-        RouteParams plain, fused;
-        plain.x = stream.normed.data();
-        const auto hidden_out = poisoned<uint16_t>(stream.hidden.size()),
-                   normed = poisoned<uint16_t>(stream.hidden.size()),
-                   tile = poisoned<uint16_t>(stream.hidden.size());
-        const auto scales = poisoned<float>(stream.scales.size());
-        fused.norm = stream.norm(hidden_out.data());
-        fused.normed = normed.data();
-        fused.x_tile = {tile.data(), scales.data()};
-        const Out want = run(plain), got = run(fused);
-        ASSERT_EQ(read(got.logits), read(want.logits));
-        ASSERT_EQ(read(got.ids), read(want.ids));
-        ASSERT_EQ(read(got.weights), read(want.weights));
-        const auto counts = [](const Out& out) {
-          return from_device<int32_t>(out.lists.counts, sizeof(ExpertListCounts) / 4);
-        };
-        ASSERT_EQ(counts(got), counts(want));
-        ASSERT_EQ(read(hidden_out), read(stream.after));
-        ASSERT_EQ(read(normed), read(stream.normed));
-        ASSERT_EQ(read(tile), read(stream.tile));
-        ASSERT_EQ(read(scales), read(stream.scales));
-      }
-    }
-  }
-}
-
 // Whole layers in a graph, where every kernel may start before the one it reads from has ended.
-TEST(FusedGpu, AReplayedChainHasTheBitsOfPlainKernels) {
+TEST(FusedGpu, AReplayedChainHasTheBitsOfKernelsOneAfterTheOther) {
   SKIP_WITHOUT_GPU();
   StepLayers layers(3, WeightFormat::kBf16, 64, 1400);
-  const auto run = [&](int32_t tokens, const StepFusions& fusions) {
-    layers.restart(tokens, fusions);
+  for (const int32_t tokens : {1, 2, 3, 8, 17, 64}) {
+    SCOPED_TRACE("T " + std::to_string(tokens));
+    layers.restart(tokens);
+    layers.refill();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      for (const StepLayers::Op& op : StepLayers::ops()) {
+        (layers.*op.run)(i, nullptr);
+        WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+      }
+    }
+    const StepLayers::State want = layers.state();
+    layers.restart(tokens);
     const CudaGraph graph = CudaGraph::capture([&](cudaStream_t s) { layers.chain(s); });
     const CudaStream stream;
-    std::vector<StepLayers::State> states;
     for (int i = 0; i < 5; ++i) {
       layers.refill();
       graph.launch(stream.get());
       WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream.get()));
-      states.push_back(layers.state());
-      EXPECT_TRUE(states.back() == states.front()) << "replay " << i;
-    }
-    return states.front();
-  };
-  for (const int32_t tokens : {1, 2, 3, 8, 17, 64}) {
-    SCOPED_TRACE("T " + std::to_string(tokens));
-    const StepLayers::State want = run(tokens, {});
-    const StepFusions all = {true, true, true, true, true};
-    for (const StepFusions& fusions :
-         {StepFusions{.one_attention = true}, StepFusions{.partials = true},
-          StepFusions{.qkv_norm = true, .route_norm = true}, StepFusions{.finish = true}, all}) {
-      const StepLayers::State got = run(tokens, fusions);
-      EXPECT_TRUE(got.hidden == want.hidden);
-      EXPECT_TRUE(got.qkv == want.qkv);
-      EXPECT_TRUE(got.attention == want.attention);
-      EXPECT_TRUE(got.o == want.o);
-      EXPECT_TRUE(got.logits == want.logits);
+      const StepLayers::State got = layers.state();
+      EXPECT_TRUE(got.hidden == want.hidden) << "replay " << i;
+      EXPECT_TRUE(got.qkv == want.qkv) << "replay " << i;
+      EXPECT_TRUE(got.attention == want.attention) << "replay " << i;
+      EXPECT_TRUE(got.o == want.o) << "replay " << i;
+      EXPECT_TRUE(got.logits == want.logits) << "replay " << i;
     }
   }
 }
@@ -235,20 +168,6 @@ TEST(FusedGpu, NormsThatDoNotFitAreRefused) {
   refused(1, 1024);
   p.norm.hidden_out = const_cast<uint16_t*>(memory);  // is hidden
   refused(1, kHidden);
-  RouteParams r;
-  r.norm.hidden = memory;
-  r.norm.weight = reinterpret_cast<const std::byte*>(memory);
-  r.num_tokens = 1;
-  r.num_experts = 8;
-  r.top_k = 2;
-  r.hidden_size = 1024;
-  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
-  r.hidden_size = kHidden;
-  r.num_tokens = 129;
-  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
-  r.num_tokens = 1;
-  r.x = memory;
-  EXPECT_THROW(route(r, nullptr), std::invalid_argument);
 }
 
 }  // namespace

@@ -212,35 +212,6 @@ TEST(DeviceForward, ASequenceHasTheSameBitsInAnyMixedBatchChunkingAndGraph) {
   }
 }
 
-// Steps of one token each of some sequences, with fused kernels and without.
-TEST(DeviceForward, FusedKernelsHaveTheBitsOfPlainOnes) {
-  SKIP_WITHOUT_GPU();
-  for (const std::string& name : kModels) {
-    SCOPED_TRACE(name);
-    const WeightSetPtr weights = load_on_gpu(name);
-    for (const size_t size : {1, 2, 3, 8, 33}) {
-      std::vector<std::vector<float>> logits;
-      for (const bool fused : {false, true}) {
-        Sequences device = on_gpu(weights, {.fused = fused});
-        std::mt19937 rng(76);
-        std::vector<Sequences::Sequence> sequences(size);
-        std::vector<float> all;
-        for (int step = 0; step < 20; ++step) {
-          std::vector<Sequences::Piece> pieces;
-          for (auto& sequence : sequences) {
-            const size_t count = step == 0 ? 1 + rng() % 20 : 1;
-            pieces.push_back({&sequence, random_ids(count, weights->config.vocab_size, rng)});
-          }
-          const ForwardOutput out = device.step(pieces);
-          all.insert(all.end(), out.logits.begin(), out.logits.end());
-        }
-        logits.push_back(std::move(all));
-      }
-      ASSERT_TRUE(logits[0] == logits[1]) << "B " << size;
-    }
-  }
-}
-
 TEST(DeviceForward, AStepThatIsTooLargeAndWeightsOnTheHostAreRefused) {
   SKIP_WITHOUT_GPU();
   const WeightSetPtr device = load_on_gpu("qwen3moe-tiny");
