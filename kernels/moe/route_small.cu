@@ -38,19 +38,46 @@ __device__ __forceinline__ void multiply(float (&sum)[4], uint4 a, uint4 b, uint
   ptx::mma_16816_bf16(sum, a.z, b.z, a.w, b.w, v.z, v.w);
 }
 
+// The lists of one token that chose freely, by the warp that has its choice: its experts are different
+// ones, so every block is one pair.
+__device__ __forceinline__ void build_lists_of_one(const RouteParams& p, const Chosen& chosen) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int place = 0;  // among the experts
+  for (int k = 0; k < p.top_k; ++k) place += __shfl_sync(~0u, chosen.id, k) < chosen.id;
+  if (lane < p.top_k) {
+    const ExpertBlock block = {
+        .first = place, .expert = static_cast<uint16_t>(chosen.id), .count = 1};
+    p.lists.blocks[place] = p.lists.large_blocks[place] = block;
+    p.lists.pairs[place] = lane;
+    p.lists.pair_weights[lane] = chosen.weight;
+  }
+  if (lane == 0) {
+    *p.lists.counts = {.num_blocks = p.top_k,
+                       .num_large_blocks = p.top_k,
+                       .num_active = p.top_k,
+                       .num_pairs = p.top_k,
+                       .num_invalid = 0,
+                       .next_gate_up = 0,
+                       .next_down = 0};
+  }
+}
+
 // Ids and weights of this cluster's tokens, and the lists if it is the last. The cluster's first CTA.
 __device__ __forceinline__ void choose(const RouteParams& p, Shared& s, int first, int tokens) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned clusters = gridDim.y;
+  const bool one = p.num_tokens == 1 && p.given_ids == nullptr;
   if (warp < tokens) {
     const Chosen chosen =
         top_k_of_token<kMaxCluster * kExperts / 32>(p, s.logits[warp], first + warp);
     store_chosen(p, first + warp, chosen);
+    if (one) build_lists_of_one(p, chosen);
     if (lane < p.top_k) {
       s.ids[warp * p.top_k + lane] = chosen.id;
       s.weights[warp * p.top_k + lane] = chosen.weight;
     }
   }
+  if (one) return;
   const bool alone = clusters == 1;
   if (!alone && !is_last_cta(p.lists.finished_ctas, clusters)) return;
   if (alone) __syncthreads();

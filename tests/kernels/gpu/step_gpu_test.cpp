@@ -603,7 +603,7 @@ QkvInputs qkv_inputs(int32_t tokens, int32_t heads, int32_t kv_heads, int32_t di
   return in;
 }
 
-QkvOutputs run_qkv(const QkvInputs& in) {
+QkvOutputs run_qkv(const QkvInputs& in, bool older = false) {
   const size_t table_size = count_of(kMaxPositions, in.dim / 2);
   std::vector<float> cos(table_size), sin(table_size);
   fill_rope_tables(kMaxPositions, in.dim, kTheta, cos.data(), sin.data());
@@ -634,6 +634,7 @@ QkvOutputs run_qkv(const QkvInputs& in) {
   p.num_heads = in.heads;
   p.num_kv_heads = in.kv_heads;
   p.head_dim = in.dim;
+  p.indices_are_older = older;
   qkv_finish(p, nullptr);
   static_cast<void>(qkv.read());
   return {q.read(), k_cache.read(), v_cache.read(), invalid.read()[0]};
@@ -729,6 +730,9 @@ TEST(QkvFinishGpu, HasTheBitsOfItsTwinsAndWritesOnlyItsSlots) {
         ASSERT_EQ(got.k_cache, want.k_cache);
         ASSERT_EQ(got.v_cache, want.v_cache);
         ASSERT_EQ(got.num_invalid, 0);
+        const QkvOutputs early = run_qkv(in, /*older=*/true);
+        ASSERT_EQ(early.q, want.q);
+        ASSERT_EQ(early.k_cache, want.k_cache);
       }
     }
   }
