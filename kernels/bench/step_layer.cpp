@@ -219,6 +219,7 @@ void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
   p.num_heads = kHeads;
   p.num_kv_heads = kKvHeads;
   p.head_dim = kHeadDim;
+  p.indices_are_older = true;
   warproll::qkv_finish(p, s);
 }
 

@@ -96,24 +96,29 @@ __global__ void __launch_bounds__(kThreads)
       high_weight[i] = step::load_weights(norm, p.norm_dtype, col + half);
     }
   }
-  ptx::wait_for_previous_kernel();
-  const uint16_t* x = p.qkv + (token * all_heads + head) * p.head_dim;
+  if (!p.indices_are_older) ptx::wait_for_previous_kernel();
   const int position = p.positions[token];
   const int slot = p.slot_mapping[token];
   const bool valid = position >= 0 && position < p.max_positions;
-  if (!valid && asked == 0 && me == 0 && p.num_invalid != nullptr) atomicAdd(p.num_invalid, 1);
-  uint2 low[kTimes], high[kTimes];
   float4 cos[kTimes], sin[kTimes];
 #pragma unroll
   for (int i = 0; i < kTimes; ++i) {
     const int col = (i * kLanes + me % kLanes) * kCols;
-    low[i] = high[i] = make_uint2(0, 0);
     cos[i] = sin[i] = {};
     if (!is_v && valid && col < half) {
       const int64_t angles = static_cast<int64_t>(position) * half + col;
-      cos[i] = *reinterpret_cast<const float4*>(p.cos + angles);
-      sin[i] = *reinterpret_cast<const float4*>(p.sin + angles);
+      cos[i] = ptx::load_now(p.cos + angles);
+      sin[i] = ptx::load_now(p.sin + angles);
     }
+  }
+  if (p.indices_are_older) ptx::wait_for_previous_kernel();
+  const uint16_t* x = p.qkv + (token * all_heads + head) * p.head_dim;
+  if (!valid && asked == 0 && me == 0 && p.num_invalid != nullptr) atomicAdd(p.num_invalid, 1);
+  uint2 low[kTimes], high[kTimes];
+#pragma unroll
+  for (int i = 0; i < kTimes; ++i) {
+    const int col = (i * kLanes + me % kLanes) * kCols;
+    low[i] = high[i] = make_uint2(0, 0);
     if (col < half) {
       low[i] = *reinterpret_cast<const uint2*>(x + col);
       high[i] = *reinterpret_cast<const uint2*>(x + col + half);

@@ -131,7 +131,8 @@ void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer,
               .num_tokens = shape_.num_tokens,
               .num_heads = config_.num_heads,
               .num_kv_heads = config_.num_kv_heads,
-              .head_dim = config_.head_dim},
+              .head_dim = config_.head_dim,
+              .indices_are_older = true},
              stream_);
   mark("qkv_finish");
   paged_attention({.q = space_.q,
