@@ -11,6 +11,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/step/attention_decode.cuh"
 #include "kernels/step/attention_prefill.cuh"
+#include "kernels/step/attention_split.cuh"
 
 namespace warproll {
 namespace attention {
@@ -28,6 +29,15 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
     const int tiles = (static_cast<int>(gridDim.x) - p.decode_ctas) / p.op.num_kv_heads;
     Prefiller<kD>(p, memory).run(tiles - 1 - tile / p.op.num_kv_heads, tile % p.op.num_kv_heads);
   }
+}
+
+// Grid: a cluster for every group of splits that a (sequence, KV head) can have; block 128 threads. A CTA
+// produces a split, then its heads' share of the sums. Three CTAs an SM.
+template <int kD, bool kHigh>
+__global__ void __launch_bounds__(kThreads, 3)
+    attention_split_kernel(const __grid_constant__ Params p) {
+  ptx::allow_next_kernel();
+  SplitDecoder<kD, kHigh>(p, ptx::dynamic_shared_memory()).run();
 }
 
 // The workspace: tickets, states, values.
@@ -122,6 +132,7 @@ void check_inputs(const PagedAttentionParams& p) {
 Params device_params(const PagedAttentionParams& op) {
   Params p;
   p.op = op;
+  p.by_block_tokens = Divider(op.block_tokens);
   p.scale_log2 = op.scale * 1.44269504f;
   p.group = op.num_heads / op.num_kv_heads;
   p.tile_tokens = kTileRows / p.group;
@@ -154,12 +165,44 @@ void launch(const Params& p, cudaStream_t stream) {
   config.run(attention_kernel<kD, kHigh, kPrefill>, p);
 }
 
+template <int kD, bool kHigh>
+void configure_split(LaunchConfig& config) {
+  config.programmatic();
+  config.all_shared();
+  config.cluster(kClusterCtas);
+}
+// All clusters of a launch are to run side by side.
+template <int kD, bool kHigh>
+int max_split_clusters() {
+  LaunchConfig config(dim3(kClusterCtas), kThreads, sizeof(SplitShared<kD, kHigh>), nullptr);
+  configure_split<kD, kHigh>(config);
+  return std::min(config.max_active_clusters(attention_split_kernel<kD, kHigh>),
+                  2 * kMaxDecodeCtas / kClusterCtas);
+}
+
+template <int kD, bool kHigh>
+void launch_decode(Params p, cudaStream_t stream) {
+  static const int most = max_split_clusters<kD, kHigh>();
+  const int64_t groups = ceil_divide(max_pair_splits(p.op), kGroupSplits);
+  const int64_t clusters = int64_t{p.op.num_sequences} * p.op.num_kv_heads * groups;
+  if (clusters > most) return launch<kD, kHigh, false>(p, stream);
+  p.pair_groups = static_cast<int>(groups);
+  // Few CTAs have an SM each: two would wait for each other.
+  constexpr int kMoreThanHalf = 116 * 1024;
+  const int64_t ctas = clusters * kClusterCtas;
+  const int shared_bytes = std::max(static_cast<int>(sizeof(SplitShared<kD, kHigh>)),
+                                    ctas <= num_multiprocessors() / 2 ? kMoreThanHalf : 0);
+  LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, shared_bytes, stream);
+  configure_split<kD, kHigh>(config);
+  config.run(attention_split_kernel<kD, kHigh>, p);
+}
+
 template <int kD>
 void launch_dim(const Params& p, cudaStream_t stream) {
   const bool prefill = p.op.max_query_tokens != 1 && p.op.num_tokens > 1;
   if (prefill) return launch<kD, true, true>(p, stream);
-  if (p.group > 8) return launch<kD, true, false>(p, stream);
-  launch<kD, false, false>(p, stream);
+  if (p.group > 8) return launch_decode<kD, true>(p, stream);
+  launch_decode<kD, false>(p, stream);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
-// What the kernels of attention get, and how a CTA brings 64 positions of a KV head's paged K and V
+// What the kernels of attention get, and how a CTA brings 64 positions of a KV head's paged K or V
 // to shared memory. Internal to kernels/step/attention*.
 #pragma once
+
+#include <cstddef>
 
 #include "kernels/step/attention_math.cuh"
 
@@ -13,20 +15,37 @@ struct Partials {
   float2* states = nullptr;  // [units, G] max, sum
   float* values = nullptr;   // [units, G, D]
   // 0 between launches. [2, decode_ctas]: parts that have arrived of the group, and groups of the pair,
-  // that CTA i began and others go on with.
+  // that CTA i began and others go on with. Or, with a CTA a split, [pairs, 8]: groups of heads r, r + 8.
   unsigned* tickets = nullptr;
 };
 inline constexpr int kMaxSplitUnits = 8192;
 inline constexpr int kMaxDecodeCtas = 1024;
 static_assert(kAttentionTicketBytes == 2 * kMaxDecodeCtas * sizeof(unsigned));
 
+// n / d for n < 2^31 in three instructions. Source: Granlund, Montgomery 1994, figure 4.1.
+struct Divider {
+  uint32_t factor = 0;
+  int shift = 0;
+  Divider() = default;
+  explicit Divider(int d) {
+    while ((int64_t{1} << shift) < d) ++shift;
+    factor = static_cast<uint32_t>((((int64_t{1} << shift) - d) << 32) / d + 1);
+  }
+  __device__ __forceinline__ int quotient(int n) const {
+    const auto u = static_cast<uint32_t>(n);
+    return static_cast<int>((__umulhi(factor, u) + u) >> shift);
+  }
+};
+
 struct Params {
   PagedAttentionParams op;
+  Divider by_block_tokens;
   Partials partials;
   float scale_log2 = 0;  // scale * log2(e)
   int group = 0;         // G
   int tile_tokens = 0;   // tokens of a prefill CTA: kTileRows / G
   int decode_ctas = 0;
+  int pair_groups = 0;          // groups that a (sequence, KV head) can have
   bool one_token_each = false;  // sequence b is token b
 };
 
@@ -60,51 +79,78 @@ __device__ __forceinline__ Found find_item(int target, int count, const Weight& 
   return {count, before};
 }
 
-// Where positions first + lane and first + 32 + lane lie; -1 behind `last`.
+// Where positions first + lane and first + 32 + lane lie.
 struct Slots {
   int low, high;
 };
-__device__ __forceinline__ Slots find_slots(const PagedAttentionParams& p, int sequence, int first,
-                                            int last) {
-  const int32_t* blocks = p.block_table + static_cast<int64_t>(sequence) * p.blocks_per_sequence;
+inline constexpr int kNoSlot = -1;  // rows of zeros
+// kNoSlot behind `last`.
+__device__ __forceinline__ Slots find_slots(const Params& p, int sequence, int first, int last) {
+  const int32_t* blocks =
+      p.op.block_table + static_cast<int64_t>(sequence) * p.op.blocks_per_sequence;
   const auto slot = [&](int position) {
-    if (position > last) return -1;
-    const int block = position / p.block_tokens;
-    return blocks[block] * p.block_tokens + (position - block * p.block_tokens);
+    if (position > last) return kNoSlot;
+    const int block = p.by_block_tokens.quotient(position);
+    return (blocks[block] - block) * p.op.block_tokens + position;
   };
   const int position = first + static_cast<int>(threadIdx.x) % 32;
   return {slot(position), slot(position + 32)};
 }
 
-// K, then V, of a chunk in shared memory.
+// A KV head's rows of a chunk, K or V, in shared memory: what a thread copies of them. Few instructions:
+// with many positions they are as dear as the bytes.
 template <int kD>
-struct Stage {
-  static constexpr int kRowsBytes = kChunk * kD * 2;
-  static constexpr int kBytes = 2 * kRowsBytes;
+class Rows {
+ public:
+  static constexpr int kBytes = kChunk * kD * 2;
   static constexpr int kPieces = kD / 8;                // of a row
   static constexpr int kPassRows = kThreads / kPieces;  // that the CTA copies at once
   static_assert(kPassRows % 8 == 0 && 32 % kPassRows == 0);
 
-  // Starts the copy of a KV head's rows at `slots`, which every warp has alike. Rows without a slot,
-  // and columns behind D, become zero.
-  static __device__ __forceinline__ void load(const PagedAttentionParams& p, uint32_t stage,
-                                              Slots slots, int kv_head) {
-    const int piece = static_cast<int>(threadIdx.x) % kPieces;
-    const int row = static_cast<int>(threadIdx.x) / kPieces;
-    const int64_t stride = static_cast<int64_t>(p.num_kv_heads) * p.head_dim;
-    const bool in_row = piece * 8 < p.head_dim;
-    const int64_t column = static_cast<int64_t>(kv_head) * p.head_dim + (in_row ? piece * 8 : 0);
-    const uint32_t to = piece_address<kD>(stage, row, piece);
+  // Columns behind D become zero.
+  __device__ __forceinline__ Rows(const Params& p, const uint16_t* cache, int kv_head)
+      : row_bytes_(static_cast<uint32_t>(p.op.num_kv_heads * p.op.head_dim * 2)),
+        in_row_(piece() * 8 < p.op.head_dim) {
+    from_ = reinterpret_cast<const std::byte*>(cache + kv_head * p.op.head_dim +
+                                               (in_row_ ? piece() * 8 : 0));
+  }
+
+  // Starts the copy of the rows at `slots`, which every warp has alike.
+  __device__ __forceinline__ void load(uint32_t to, Slots slots) const {
+    for_rows(slots, [&](uint32_t at, int, int slot) { copy(to + at, slot); });
+  }
+  // Without row `later`.
+  __device__ __forceinline__ void load_but(uint32_t to, Slots slots, int later) const {
+    for_rows(slots, [&](uint32_t at, int row, int slot) {
+      if (row != later) copy(to + at, slot);
+    });
+  }
+  // This thread's piece of one row.
+  __device__ __forceinline__ void load_row(uint32_t to, int row, int slot) const {
+    copy(piece_address<kD>(to, row, piece()), slot);
+  }
+
+ private:
+  static __device__ __forceinline__ int piece() { return static_cast<int>(threadIdx.x) % kPieces; }
+  static __device__ __forceinline__ int row() { return static_cast<int>(threadIdx.x) / kPieces; }
+  template <class Use>
+  static __device__ __forceinline__ void for_rows(Slots slots, const Use& use) {
+    const uint32_t first = piece_address<kD>(0, row(), piece());
 #pragma unroll
     for (int i = 0; i < kChunk / kPassRows; ++i) {
-      const int at = (row + i * kPassRows) % 32;
+      const int at = (row() + i * kPassRows) % 32;
       const int slot = __shfl_sync(~0u, i * kPassRows < 32 ? slots.low : slots.high, at);
-      const int64_t from = max(slot, 0) * stride + column;
-      const uint32_t here = to + i * kPassRows * kD * 2;
-      ptx::cp_async_16(here, p.k_cache + from, slot >= 0 && in_row);
-      ptx::cp_async_16(here + kRowsBytes, p.v_cache + from, slot >= 0 && in_row);
+      use(first + static_cast<uint32_t>(i * kPassRows * kD * 2), row() + i * kPassRows, slot);
     }
   }
+  __device__ __forceinline__ void copy(uint32_t to, int slot) const {
+    const auto index = static_cast<uint32_t>(max(slot, 0));
+    ptx::cp_async_16(to, from_ + static_cast<uint64_t>(index) * row_bytes_, slot >= 0 && in_row_);
+  }
+
+  const std::byte* from_;
+  uint32_t row_bytes_;
+  bool in_row_;
 };
 
 // out[d], out[d + 1] of a query head, from a lane's sums. `row` points to the head's out.

@@ -3,7 +3,8 @@
 // the others in Partials. The CTA that arrives last for a group of splits makes one unit of it, and
 // the one whose groups are the last of the pair folds them into `out`. Four warps: of
 // a chunk's scores each computes 16 positions, of its values a quarter of the dimensions; between the
-// two every warp has all scores and does the same softmax.
+// two every warp has all scores and does the same softmax. The next chunk's scores are computed beside
+// this one's values, so K is a chunk ahead of V.
 // Internal to kernels/step/attention.cu.
 #pragma once
 
@@ -11,10 +12,13 @@
 
 namespace warproll::attention {
 
+inline constexpr int kSplitLog2 = 7, kGroupLog2 = 10;
+static_assert(1 << kSplitLog2 == kSplit && 1 << kGroupLog2 == kGroup);
+
 // The chunks of a CTA's units, in order.
 struct Walk {
-  const int* last;  // shared, [B]: last position, or -1: not one new token
-  int num_kv_heads, unit_tokens, units_left;
+  const int* last;                          // shared, [B]: last position, or -1: not one new token
+  int num_kv_heads, unit_log2, units_left;  // positions of a unit: 1 << unit_log2
   int sequence, kv_head;
   int first_unit;  // number of the pair's unit 0
   int pair_units;
@@ -25,11 +29,11 @@ struct Walk {
   bool done;
 
   __device__ __forceinline__ void enter(int unit) {
-    pair_units = last[sequence] / unit_tokens + 1;
+    pair_units = (last[sequence] >> unit_log2) + 1;
     const int count = min(units_left, pair_units - unit);
     whole = count == pair_units;
-    position = begin = unit * unit_tokens;
-    end = min(last[sequence] + 1, (unit + count) * unit_tokens);
+    position = begin = unit << unit_log2;
+    end = min(last[sequence] + 1, (unit + count) << unit_log2);
     units_left -= count;
   }
   __device__ __forceinline__ void next() {
@@ -60,10 +64,10 @@ __device__ __forceinline__ void read_lasts(const Params& p, int* last) {
   __syncthreads();
 }
 
-__device__ __forceinline__ int count_units(const Params& p, const int* last, int unit_tokens) {
+__device__ __forceinline__ int count_units(const Params& p, const int* last, int unit_log2) {
   int sum = 0;
   for (int b = static_cast<int>(threadIdx.x) % 32; b < p.op.num_sequences; b += 32) {
-    if (last[b] >= 0) sum += last[b] / unit_tokens + 1;
+    if (last[b] >= 0) sum += (last[b] >> unit_log2) + 1;
   }
   return __reduce_add_sync(~0u, sum) * p.op.num_kv_heads;
 }
@@ -72,19 +76,19 @@ __device__ __forceinline__ Walk start_walk(const Params& p, const int* last) {
   Walk w = {};
   w.last = last;
   w.num_kv_heads = p.op.num_kv_heads;
-  w.unit_tokens = kSplit;
+  w.unit_log2 = kSplitLog2;
   w.done = true;
-  int total = count_units(p, last, kSplit);
+  int total = count_units(p, last, kSplitLog2);
   if (total > kMaxSplitUnits) {
-    w.unit_tokens = kGroup;
-    total = count_units(p, last, kGroup);
+    w.unit_log2 = kGroupLog2;
+    total = count_units(p, last, kGroupLog2);
   }
   const int quota = (total + p.decode_ctas - 1) / p.decode_ctas;
   w.quota = quota;
   const int first = static_cast<int>(blockIdx.x) * quota;
   w.units_left = min(quota, total - first);
   if (w.units_left <= 0) return w;
-  const auto pair_units = [&](int b) { return last[b] < 0 ? 0 : last[b] / w.unit_tokens + 1; };
+  const auto pair_units = [&](int b) { return last[b] < 0 ? 0 : (last[b] >> w.unit_log2) + 1; };
   const Found found = find_item(first, p.op.num_sequences,
                                 [&](int b) { return pair_units(b) * p.op.num_kv_heads; });
   const int units = pair_units(found.index);
@@ -98,11 +102,12 @@ __device__ __forceinline__ Walk start_walk(const Params& p, const int* last) {
 
 template <int kD, bool kHigh>
 struct DecodeShared {
-  static constexpr int kStages = 384 / kD;          // 96 KB
+  static constexpr int kStages = 384 / kD;  // of K and of V: 96 KB
+  static constexpr int kValuesOffset = kStages * Rows<kD>::kBytes;
   static constexpr int kScoresStride = kChunk + 8;  // float2 of four rows in different banks
-  static constexpr int kScoresOffset = kStages * Stage<kD>::kBytes;
-  static constexpr int kLastOffset =
-      kScoresOffset + (kHigh ? 16 : 8) * kScoresStride * static_cast<int>(sizeof(float));
+  static constexpr int kScores = (kHigh ? 16 : 8) * kScoresStride;
+  static constexpr int kScoresOffset = 2 * kValuesOffset;
+  static constexpr int kLastOffset = kScoresOffset + 2 * kScores * static_cast<int>(sizeof(float));
   static constexpr int bytes(int num_sequences) { return kLastOffset + num_sequences * 4; }
 };
 
@@ -111,7 +116,7 @@ class Decoder {
  public:
   __device__ __forceinline__ Decoder(const Params& p, std::byte* memory)
       : p_(p),
-        stages_(ptx::shared_address(memory)),
+        rows_(ptx::shared_address(memory)),
         scores_(reinterpret_cast<float*>(memory + Shared::kScoresOffset)),
         last_(reinterpret_cast<int*>(memory + Shared::kLastOffset)) {}
 
@@ -124,24 +129,34 @@ class Decoder {
     int loaded = 0;
     if (p_.op.indices_are_older) {
       // Chunks without the new token can be on their way by now.
-      while (p_.op.past_is_older && loaded < Shared::kStages - 1 && !loads_.done &&
-             loads_.position + kChunk <= last_[loads_.sequence]) {
-        load(loaded++);
+      if (p_.op.past_is_older && is_past(loads_)) {
+        load_keys(0);
+        while (loaded < Shared::kStages - 1 && (loads_.done || is_past(loads_))) load(loaded++);
       }
       ptx::wait_for_previous_kernel();
     }
     if (now_.done) return;
+    if (loaded == 0 && !has_keys_) load_keys(0);
     for (; loaded < Shared::kStages - 1; ++loaded) load(loaded);
-    enter_pair();
     reset();
-    int stage = 0;
+    bool begins = true;  // a run: its first scores are still to be computed
+    int stage = 0, scores = 0;
     while (!now_.done) {
       ptx::cp_async_wait<Shared::kStages - 2>();
-      __syncthreads();  // this stage is there, and everyone is through with the one before
+      __syncthreads();  // V of this chunk and K of the next are there; all are through with the last
+      if (begins) {
+        enter_pair();
+        float s[2][4] = {};
+        multiply_queries(keys(stage), s);
+        store_scores(s, now_.position, scores);
+        __syncthreads();
+      }
+      const int next = stage + 1 == Shared::kStages ? 0 : stage + 1;
       load(stage == 0 ? Shared::kStages - 1 : stage - 1);
-      chunk(stages_ + static_cast<uint32_t>(stage * Stage<kD>::kBytes));
-      finish_chunk();
-      if (++stage == Shared::kStages) stage = 0;
+      chunk(keys(next), values(stage), scores);
+      begins = finish_chunk();
+      stage = next;
+      scores ^= 1;
     }
   }
 
@@ -163,17 +178,33 @@ class Decoder {
   }
 
   __device__ __forceinline__ void find_next() {
-    slots_ = find_slots(p_.op, loads_.sequence, loads_.position, last_[loads_.sequence]);
+    slots_ = find_slots(p_, loads_.sequence, loads_.position, last_[loads_.sequence]);
   }
-  // The next chunk goes to `stage`; a group of copies, empty at the end.
+  // Its chunk has no new token.
+  __device__ __forceinline__ bool is_past(const Walk& w) const {
+    return !w.done && w.position + kChunk <= last_[w.sequence];
+  }
+  __device__ __forceinline__ uint32_t keys(int stage) const {
+    return rows_ + static_cast<uint32_t>(stage * Rows<kD>::kBytes);
+  }
+  __device__ __forceinline__ uint32_t values(int stage) const {
+    return keys(stage) + Shared::kValuesOffset;
+  }
+  // V of the chunk whose K came last goes to `stage`, K of the next one to the stage behind; a group of
+  // copies, empty at the end.
   __device__ __forceinline__ void load(int stage) {
-    if (!loads_.done) {
-      Stage<kD>::load(p_.op, stages_ + static_cast<uint32_t>(stage * Stage<kD>::kBytes), slots_,
-                      loads_.kv_head);
-      loads_.next();
-      if (!loads_.done) find_next();
-    }
+    if (has_keys_) Rows<kD>(p_, p_.op.v_cache, value_head_).load(values(stage), value_slots_);
+    load_keys(stage + 1 == Shared::kStages ? 0 : stage + 1);
     ptx::cp_async_commit();
+  }
+  __device__ __forceinline__ void load_keys(int stage) {
+    has_keys_ = !loads_.done;
+    if (loads_.done) return;
+    value_slots_ = slots_;
+    value_head_ = loads_.kv_head;
+    Rows<kD>(p_, p_.op.k_cache, value_head_).load(keys(stage), slots_);
+    loads_.next();
+    if (!loads_.done) find_next();
   }
 
   __device__ __forceinline__ void enter_pair() {
@@ -186,31 +217,43 @@ class Decoder {
       for (int i = 0; i < kD / 8; ++i) {
         const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
         q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
+        if (!kHigh) q_[i / 2][i % 2 * 2 + 1] = zero_register();
       }
     }
     finished_groups_ = 0;
   }
 
-  __device__ __forceinline__ void chunk(uint32_t stage) {
-    float s[8][4] = {};
+  // This warp's 16 positions of a chunk.
+  __device__ __forceinline__ void multiply_queries(uint32_t keys, float (&s)[2][4]) const {
 #pragma unroll
     for (int step = 0; step < kD / 16; ++step) {
-      multiply_keys<kD, kHigh>(stage, warp() * 16, step, q_[step], s[0], s[1]);
+      multiply_keys<kD>(keys, warp() * 16, step, q_[step], s[0], s[1]);
     }
-    const int column = lane() % 4 * 2;
+  }
+  __device__ __forceinline__ float* scores_row(int half, int buffer) const {
+    return scores_ + buffer * Shared::kScores + (lane() / 4 + 8 * half) * Shared::kScoresStride +
+           lane() % 4 * 2;
+  }
+  // `first`: position of the chunk.
+  __device__ __forceinline__ void store_scores(float (&s)[2][4], int first, int buffer) const {
 #pragma unroll
     for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      float* row = scores_ + (lane() / 4 + 8 * h) * Shared::kScoresStride + column;
+      mask_scores(s, first + warp() * 16, h, last_[now_.sequence]);
+      float* row = scores_row(h, buffer) + warp() * 16;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        *reinterpret_cast<float2*>(row + warp() * 16 + 8 * j) =
-            make_float2(s[j][2 * h], s[j][2 * h + 1]);
+        *reinterpret_cast<float2*>(row + 8 * j) = make_float2(s[j][2 * h], s[j][2 * h + 1]);
       }
     }
-    __syncthreads();
+  }
+
+  // The chunk whose scores are in `scores`, and the scores of the next one of the run; behind a run's
+  // last chunk they are never read.
+  __device__ __forceinline__ void chunk(uint32_t next_keys, uint32_t values, int scores) {
+    float s[8][4] = {}, next[2][4] = {};
 #pragma unroll
     for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      const float* row = scores_ + (lane() / 4 + 8 * h) * Shared::kScoresStride + column;
+      const float* row = scores_row(h, scores);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float2 two = *reinterpret_cast<const float2*>(row + 8 * j);
@@ -218,20 +261,20 @@ class Decoder {
         s[j][2 * h + 1] = two.y;
       }
     }
-    const int last = last_[now_.sequence];
-    const int lasts[2] = {last, last};
-    softmax_chunk<kHigh>(s, now_.position, lasts, p_.scale_log2, part_);
-    multiply_values<kD, kHigh>(s, stage + Stage<kD>::kRowsBytes, warp() * kTiles, part_.acc);
+    multiply_queries(next_keys, next);
+    softmax_chunk<kHigh>(s, p_.scale_log2, part_);
+    multiply_values<kD, kHigh>(s, values, warp() * kTiles, part_.acc);
+    store_scores(next, now_.position + kChunk, scores ^ 1);
   }
 
-  // Behind the last chunk of a split, a group, a run.
-  __device__ __forceinline__ void finish_chunk() {
+  // Behind the last chunk of a split, a group, a run. Whether a run begins.
+  __device__ __forceinline__ bool finish_chunk() {
     const int behind = now_.position + kChunk;
     const bool ends = behind >= now_.end;
     const bool split_ends = ends || behind % kSplit == 0, group_ends = ends || behind % kGroup == 0;
-    const int group = now_.position / kGroup;
-    const bool groups = now_.whole || now_.unit_tokens == kGroup || has_all_of(group);
-    const int unit = now_.first_unit + now_.position / now_.unit_tokens;
+    const int group = now_.position >> kGroupLog2;
+    const bool groups = now_.whole || now_.unit_log2 == kGroupLog2 || has_all_of(group);
+    const int unit = now_.first_unit + (now_.position >> now_.unit_log2);
     if (split_ends) {
       part_.template finish_split<kHigh>();
       if (groups) {
@@ -244,7 +287,7 @@ class Decoder {
       if (now_.whole) {
         total_.template fold_in<kHigh>(group_);
       } else if (groups) {
-        store(group_, now_.first_unit + group * (kGroup / now_.unit_tokens));
+        store(group_, now_.first_unit + group * (kGroup >> now_.unit_log2));
         ++finished_groups_;
       } else {
         leave_group(group);
@@ -253,8 +296,9 @@ class Decoder {
       group_.reset();
     }
     if (split_ends) part_.reset();
-    if (ends) return finish_run();
+    if (ends) finish_run();
     now_.next();
+    return ends;
   }
 
   // All sums are reset where others' parts have been folded: so they take no registers there.
@@ -269,8 +313,6 @@ class Decoder {
     } else {
       leave_pair();
     }
-    now_.next();
-    if (!now_.done) enter_pair();
     reset();
   }
 
@@ -297,7 +339,7 @@ class Decoder {
   // Of a pair in which others have a part too.
   __device__ __forceinline__ void leave_pair() {
     if (finished_groups_ == 0) return;
-    const int units_of_group = kGroup / now_.unit_tokens;
+    const int units_of_group = kGroup >> now_.unit_log2;
     const int groups = (now_.pair_units + units_of_group - 1) / units_of_group;
     unsigned* ticket = p_.partials.tickets + p_.decode_ctas + now_.first_unit / now_.quota;
     if (!arrive_last(ticket, static_cast<unsigned>(finished_groups_),
@@ -336,11 +378,14 @@ class Decoder {
   }
 
   const Params& p_;
-  const uint32_t stages_;
-  float* const scores_;  // shared, [8 or 16, kScoresStride]
+  const uint32_t rows_;  // shared: [2, kStages] K, V
+  float* const scores_;  // shared, [2, 8 or 16, kScoresStride]
   int* const last_;      // shared, [B]
-  Walk loads_, now_;
-  Slots slots_;  // of the chunk that `loads_` is at
+  Walk loads_, now_;     // loads_: of K
+  Slots slots_;          // of the chunk that `loads_` is at
+  Slots value_slots_;    // of the one before, whose V is still to come
+  int value_head_;
+  bool has_keys_ = false;  // there is one
   int token_;
   int finished_groups_;            // units of this pair that no other CTA adds to
   uint32_t q_[kD / 16][4];         // fragments

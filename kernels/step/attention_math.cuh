@@ -86,23 +86,26 @@ struct Sums {
   }
 };
 
-// Scores of positions first .. first + 63 become probabilities relative to the new max; max, sum and
-// acc move to it. Positions behind last[half] have probability 0. kHigh: rows 8 .. 15 are in use.
-template <bool kHigh, int kTiles>
-__device__ __forceinline__ void softmax_chunk(float (&s)[8][4], int first, const int (&last)[2],
-                                              float scale_log2, Sums<kTiles>& sums) {
+// Positions behind last[half] have probability 0. `first` is that of the scores.
+template <int kCount>
+__device__ __forceinline__ void mask_scores(float (&s)[kCount][4], int first, int half, int last) {
   const int column = first + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-  for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-    if (first + kChunk - 1 > last[h]) {
+  for (int j = 0; j < kCount; ++j) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (column + 8 * j + i > last[h]) s[j][2 * h + i] = minus_infinity();
-        }
-      }
+    for (int i = 0; i < 2; ++i) {
+      if (column + 8 * j + i > last) s[j][2 * half + i] = minus_infinity();
     }
+  }
+}
+
+// Masked scores of a chunk become probabilities relative to the new max; max, sum and acc move to it.
+// kHigh: rows 8 .. 15 are in use.
+template <bool kHigh, int kTiles>
+__device__ __forceinline__ void softmax_chunk(float (&s)[8][4], float scale_log2,
+                                              Sums<kTiles>& sums) {
+#pragma unroll
+  for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
     float top = minus_infinity();
 #pragma unroll
     for (int j = 0; j < 8; ++j) top = fmaxf(top, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
@@ -146,8 +149,15 @@ __device__ __forceinline__ uint32_t piece_address(uint32_t rows, int row, int pi
   return rows + static_cast<uint32_t>(row * kD * 2 + (piece ^ (row & 7)) * 16);
 }
 
+// Zero, as a value of its own: where a constant is an operand of mma it is copied there each time.
+__device__ __forceinline__ uint32_t zero_register() {
+  uint32_t zero;
+  asm volatile("mov.b32 %0, 0;" : "=r"(zero));
+  return zero;
+}
+
 // s[2i], s[2i + 1] += Q K^T for the 16 positions from `row` on; `a` is columns 16 step .. of Q.
-template <int kD, bool kHigh>
+template <int kD>
 __device__ __forceinline__ void multiply_keys(uint32_t keys, int row, int step,
                                               const uint32_t (&a)[4], float (&s0)[4],
                                               float (&s1)[4]) {
@@ -155,8 +165,8 @@ __device__ __forceinline__ void multiply_keys(uint32_t keys, int row, int step,
   uint32_t b[4];
   ptx::ldmatrix_x4(
       b, piece_address<kD>(keys, row + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-  ptx::mma_16816_bf16(s0, a[0], kHigh ? a[1] : 0u, a[2], kHigh ? a[3] : 0u, b[0], b[1]);
-  ptx::mma_16816_bf16(s1, a[0], kHigh ? a[1] : 0u, a[2], kHigh ? a[3] : 0u, b[2], b[3]);
+  ptx::mma_16816_bf16(s0, a[0], a[1], a[2], a[3], b[0], b[1]);
+  ptx::mma_16816_bf16(s1, a[0], a[1], a[2], a[3], b[2], b[3]);
 }
 
 // acc += P V over a chunk, for dimensions 8 * piece .. + 8 * kTiles. Sixteen positions after the

@@ -12,7 +12,8 @@ inline constexpr int kTileRows = 16 * kWarps;
 template <int kD>
 struct PrefillShared {
   static constexpr int kStages = 2;
-  static constexpr int kQueriesOffset = kStages * Stage<kD>::kBytes;
+  static constexpr int kStageBytes = 2 * Rows<kD>::kBytes;  // K, then V, of a chunk
+  static constexpr int kQueriesOffset = kStages * kStageBytes;
   static constexpr int kTotalOffset = kQueriesOffset + kTileRows * kD * 2;
   static constexpr int kStatesOffset = kTotalOffset + kTileRows * kD * 4;
   static constexpr int kBytes = kStatesOffset + kTileRows * 8;  // two CTAs an SM at D = 128
@@ -39,7 +40,7 @@ class Prefiller {
     if (!find_tile(index)) return;
     kv_head_ = kv_head;
     load_queries();
-    slots_ = find_slots(p_.op, sequence_, 0, tile_last_);
+    slots_ = find_slots(p_, sequence_, 0, tile_last_);
     load(0, 0);
     part_.reset();
     group_.reset();
@@ -67,7 +68,7 @@ class Prefiller {
   __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
   __device__ __forceinline__ int row(int half) const { return warp() * 16 + lane() / 4 + 8 * half; }
   __device__ __forceinline__ uint32_t stage_at(int stage) const {
-    return memory_ + static_cast<uint32_t>(stage * Stage<kD>::kBytes);
+    return memory_ + static_cast<uint32_t>(stage * Shared::kStageBytes);
   }
   // Row r of the tile in q and out.
   __device__ __forceinline__ int64_t head_row(int r) const {
@@ -101,7 +102,7 @@ class Prefiller {
   }
 
   __device__ __forceinline__ void load_queries() {
-    constexpr int kPieces = Stage<kD>::kPieces, kPassRows = Stage<kD>::kPassRows;
+    constexpr int kPieces = Rows<kD>::kPieces, kPassRows = Rows<kD>::kPassRows;
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     for (int r = static_cast<int>(threadIdx.x) / kPieces; r < kTileRows; r += kPassRows) {
       const bool valid = r < num_rows() && piece * 8 < p_.op.head_dim;
@@ -113,8 +114,10 @@ class Prefiller {
   // The chunk at `first`, if there is one.
   __device__ __forceinline__ void load(int first, int stage) {
     if (first <= tile_last_) {
-      Stage<kD>::load(p_.op, stage_at(stage), slots_, kv_head_);
-      slots_ = find_slots(p_.op, sequence_, first + kChunk, tile_last_);
+      const uint32_t keys = stage_at(stage);
+      Rows<kD>(p_, p_.op.k_cache, kv_head_).load(keys, slots_);
+      Rows<kD>(p_, p_.op.v_cache, kv_head_).load(keys + Rows<kD>::kBytes, slots_);
+      slots_ = find_slots(p_, sequence_, first + kChunk, tile_last_);
     }
     ptx::cp_async_commit();
   }
@@ -128,11 +131,14 @@ class Prefiller {
                                             warp() * 16 + lane() % 16, 2 * step + lane() / 16));
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
-        multiply_keys<kD, true>(stage, 8 * j, step, a, s[j], s[j + 1]);
+        multiply_keys<kD>(stage, 8 * j, step, a, s[j], s[j + 1]);
       }
     }
-    softmax_chunk<true>(s, first, last_, p_.scale_log2, part_);
-    multiply_values<kD, true>(s, stage + Stage<kD>::kRowsBytes, 0, part_.acc);
+    for (int h = 0; h < 2; ++h) {
+      if (first + kChunk - 1 > last_[h]) mask_scores(s, first, h, last_[h]);
+    }
+    softmax_chunk<true>(s, p_.scale_log2, part_);
+    multiply_values<kD, true>(s, stage + Rows<kD>::kBytes, 0, part_.acc);
   }
 
   __device__ __forceinline__ void finish_split() {

@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (p.indices_are_older) ptx::wait_for_previous_kernel();
-  if (!valid && asked == 0 && me == 0 && p.num_invalid != nullptr) atomicAdd(p.num_invalid, 1);
   const uint16_t* x = p.qkv + (token * all_heads + head) * p.head_dim;
+  if (!valid && asked == 0 && me == 0 && p.num_invalid != nullptr) atomicAdd(p.num_invalid, 1);
   uint2 low[kTimes], high[kTimes];
 #pragma unroll
   for (int i = 0; i < kTimes; ++i) {

@@ -5,8 +5,9 @@
 //   v_cache[slot, h]  = qkv[t, num_heads + num_kv_heads + h],                slot = slot_mapping[t]
 // Nothing is rounded between norm and rope. Twins: rmsnorm_cpu in F32, then rope_kv_write_cpu
 // rounding to BF16 (kernels/rope.h): the same bits, sums included. Two tokens with one slot: either's.
-// Waits for the previous kernel before it reads anything but the norms' weights and what
-// indices_are_older names; programmatic dependent launch; no host synchronisation, can be captured.
+// Waits for the previous kernel before it reads anything but the norms' weights and, with
+// indices_are_older, positions, slots and their angles; programmatic dependent launch; no host
+// synchronisation, can be captured.
 // The next kernel may start before this one has waited. So what that one reads before its own wait
 // (weights, positions) must be older than the last kernel that waits before it lets others start, as
 // embed and gate_up do, or than a copy.
@@ -46,8 +47,7 @@ struct QkvFinishParams {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;  // D, multiple of 16, 16 .. 256
-  // positions, slot_mapping, cos and sin were complete before the stream's previous kernel started: they
-  // are read while it runs.
+  // positions and slot_mapping were complete before the stream's previous kernel started.
   bool indices_are_older = false;
 };  // all pointers to vectors 16-byte aligned
 void qkv_finish(const QkvFinishParams& params, cudaStream_t stream);

@@ -903,6 +903,7 @@ TEST(StepGpu, AReplayedChainHasTheBitsOfOpsRunOneByOne) {
       f.num_heads = kHeads;
       f.num_kv_heads = kKvHeads;
       f.head_dim = 128;
+      f.indices_are_older = true;
       qkv_finish(f, stream);
       done();
     }

@@ -1,0 +1,289 @@
+// Sequences of one new token where they are few: a cluster of eight CTAs for each group of splits that a
+// (sequence, KV head) can have, a CTA a split. All of its K and V are on their way at once, before the
+// previous kernel has ended but for the new token's. The CTAs hand each other their sums: CTA r folds the
+// splits of heads r and r + 8 into `out`, or into a unit of Partials where there are several groups; then
+// the CTA that comes last for these heads folds the groups.
+// Four warps, as attention_decode.cuh. Internal to kernels/step/attention.cu.
+#pragma once
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/step/attention_fold.cuh"
+
+namespace warproll::attention {
+
+inline constexpr int kClusterCtas = kGroupSplits;
+
+template <int kD, bool kHigh>
+struct SplitShared {
+  static constexpr int kChunks = kSplit / kChunk;
+  static constexpr int kHeads = kHigh ? 2 : 1;      // that a CTA folds
+  static constexpr int kScoresStride = kSplit + 8;  // float2 of four rows in different banks
+  alignas(128) std::byte keys[kChunks][Rows<kD>::kBytes], values[kChunks][Rows<kD>::kBytes];
+  float scores[8 * kHeads][kScoresStride];
+  float part_values[kHeads][kGroupSplits][kD];  // from CTA i, split i
+  float2 part_states[kHeads][kGroupSplits];
+  uint64_t arrived;
+};
+
+template <int kD, bool kHigh>
+class SplitDecoder {
+ public:
+  __device__ __forceinline__ SplitDecoder(const Params& p, std::byte* memory)
+      : p_(p), shared_(*reinterpret_cast<Shared*>(memory)) {}
+
+  __device__ __forceinline__ void run() {
+    if (!find_split()) return;
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(arrived(), 1);
+      ptx::fence_mbarrier_init();
+      // Everybody's sums of our heads.
+      const int heads = (rank_ < p_.group) + (rank_ + kClusterCtas < p_.group);
+      const int bytes = p_.op.head_dim * static_cast<int>(sizeof(float)) + int{sizeof(float2)};
+      ptx::mbarrier_arrive_expect(arrived(), static_cast<uint32_t>(heads * splits_ * bytes));
+    }
+    __syncthreads();
+    ptx::cluster_arrive();
+    const bool has_split = rank_ < splits_;
+    // With past_is_older the new token's row comes later.
+    const int row = last_ - first_;
+    if (has_split && p_.op.past_is_older) load(row);
+    if (p_.op.indices_are_older) ptx::wait_for_previous_kernel();
+    if (has_split) {
+      load_queries();
+      if (!p_.op.past_is_older) {
+        load(-1);
+      } else if (row < kSplit) {
+        load_row(row);
+      }
+      ptx::cp_async_commit();
+      compute();
+    }
+    ptx::cluster_wait();
+    if (has_split) send();
+    if (rank_ < p_.group) receive();
+  }
+
+ private:
+  using Shared = SplitShared<kD, kHigh>;
+  static constexpr int kChunks = Shared::kChunks;
+  static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
+
+  __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ uint32_t arrived() const {
+    return ptx::shared_address(&shared_.arrived);
+  }
+  __device__ __forceinline__ int64_t head_row(int head_in_group) const {
+    const int64_t head =
+        static_cast<int64_t>(token_) * p_.op.num_heads + kv_head_ * p_.group + head_in_group;
+    return head * p_.op.head_dim;
+  }
+
+  // False: the whole cluster has nothing to do.
+  __device__ __forceinline__ bool find_split() {
+    rank_ = static_cast<int>(ptx::cluster_rank());
+    const int cluster = static_cast<int>(blockIdx.x) / kClusterCtas;
+    group_ = cluster % p_.pair_groups;
+    pair_ = cluster / p_.pair_groups;
+    sequence_ = pair_ / p_.op.num_kv_heads;
+    kv_head_ = pair_ - sequence_ * p_.op.num_kv_heads;
+    first_ = group_ * kGroup + rank_ * kSplit;
+    if (!p_.op.indices_are_older) ptx::wait_for_previous_kernel();
+    // The table is read beside the position, not behind it.
+    const int end = p_.op.blocks_per_sequence * p_.op.block_tokens;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      slots_[c] = find_slots(p_, sequence_, first_ + c * kChunk, end - 1);
+    }
+    token_ = sequence_;
+    if (!p_.one_token_each) {
+      token_ = p_.op.cu_seqlens_q[sequence_];
+      if (query_tokens(p_.op, sequence_) != 1) return false;
+    }
+    last_ = p_.op.positions[token_];
+    splits_ = min(kGroupSplits, (last_ - group_ * kGroup) / kSplit + 1);
+    return last_ >= group_ * kGroup;
+  }
+
+  __device__ __forceinline__ Slots slots(int chunk) const {
+    const int position = first_ + chunk * kChunk + lane();
+    return {position <= last_ ? slots_[chunk].low : kNoSlot,
+            position + 32 <= last_ ? slots_[chunk].high : kNoSlot};
+  }
+  __device__ __forceinline__ void load(int later) const {
+    const Rows<kD> k(p_, p_.op.k_cache, kv_head_), v(p_, p_.op.v_cache, kv_head_);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+      k.load_but(ptx::shared_address(shared_.keys[c]), slots(c), later - c * kChunk);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+      v.load_but(ptx::shared_address(shared_.values[c]), slots(c), later - c * kChunk);
+  }
+  // Row `row` of the split: K by some threads, V by as many others.
+  __device__ __forceinline__ void load_row(int row) const {
+    const int chunk = row / kChunk, at = row % kChunk;
+    const Slots s = chunk == 0 ? slots_[0] : slots_[1];
+    const int slot = __shfl_sync(~0u, at < 32 ? s.low : s.high, at % 32);
+    const int which = static_cast<int>(threadIdx.x) / Rows<kD>::kPieces;
+    if (which >= 2) return;
+    const Rows<kD> rows(p_, which == 0 ? p_.op.k_cache : p_.op.v_cache, kv_head_);
+    rows.load_row(ptx::shared_address(which == 0 ? shared_.keys[chunk] : shared_.values[chunk]), at,
+                  slot);
+  }
+
+  __device__ __forceinline__ void load_queries() {
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const int row = lane() / 4 + 8 * h;
+      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kD / 8; ++i) {
+        const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
+        q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
+        if (!kHigh) q_[i / 2][i % 2 * 2 + 1] = zero_register();
+      }
+    }
+  }
+
+  // Chunks behind the last position change nothing.
+  __device__ __forceinline__ void compute() {
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+    const int column = lane() % 4 * 2;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      float s[2][4] = {};
+#pragma unroll
+      for (int step = 0; step < kD / 16; ++step) {
+        multiply_keys<kD>(ptx::shared_address(shared_.keys[c]), warp() * 16, step, q_[step], s[0],
+                          s[1]);
+      }
+#pragma unroll
+      for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+        const int at = c * kChunk + warp() * 16;
+        mask_scores(s, first_ + at, h, last_);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          *reinterpret_cast<float2*>(&shared_.scores[lane() / 4 + 8 * h][at + 8 * j + column]) =
+              make_float2(s[j][2 * h], s[j][2 * h + 1]);
+        }
+      }
+    }
+    __syncthreads();
+    part_.reset();
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      float s[8][4] = {};
+#pragma unroll
+      for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float2 two = *reinterpret_cast<const float2*>(
+              &shared_.scores[lane() / 4 + 8 * h][c * kChunk + 8 * j + column]);
+          s[j][2 * h] = two.x;
+          s[j][2 * h + 1] = two.y;
+        }
+      }
+      softmax_chunk<kHigh>(s, p_.scale_log2, part_);
+      multiply_values<kD, kHigh>(s, ptx::shared_address(shared_.values[c]), warp() * kTiles,
+                                 part_.acc);
+    }
+    part_.template finish_split<kHigh>();
+  }
+
+  // Each head's sums to the CTA that folds it.
+  __device__ __forceinline__ void send() const {
+#pragma unroll
+    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+      const int to = lane() / 4;
+      if (to + 8 * h >= p_.group) break;
+      const auto there = [&](const void* here) {
+        return ptx::address_in_cluster(ptx::shared_address(here), static_cast<uint32_t>(to));
+      };
+      const uint32_t barrier = there(&shared_.arrived);
+      if (warp() == 0 && lane() % 4 == 0) {
+        ptx::store_to_cluster(there(&shared_.part_states[h][rank_]),
+                              make_float2(part_.max[h], part_.sum[h]), barrier);
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int d = (warp() * kTiles + n) * 8;
+        if (d >= p_.op.head_dim) break;
+        ptx::store_to_cluster(there(&shared_.part_values[h][rank_][d + lane() % 4 * 2]),
+                              make_float2(part_.acc[n][2 * h], part_.acc[n][2 * h + 1]), barrier);
+      }
+    }
+  }
+
+  // A dimension of a head, and the head's max and sum.
+  struct Total {
+    float2 state = make_float2(minus_infinity(), 0.0f);
+    float acc = 0.0f;
+    __device__ __forceinline__ void join(float2 its, float value) {
+      const FoldFactors f = fold_max(state.x, its.x);
+      state.y = fold(state.y, its.y, f);
+      acc = fold(acc, value, f);
+    }
+  };
+  __device__ __forceinline__ void write(int head, const Total& total) const {
+    reinterpret_cast<__nv_bfloat16*>(p_.op.out)[head_row(head) + threadIdx.x] =
+        __float2bfloat16_rn(divide(total.acc, __frcp_rn(total.state.y)));
+  }
+  __device__ __forceinline__ int64_t unit_row(int group, int head) const {
+    return (static_cast<int64_t>(pair_) * p_.pair_groups + group) * p_.group + head;
+  }
+
+  __device__ __forceinline__ void receive() const {
+    const int d = static_cast<int>(threadIdx.x), heads = (p_.group - rank_ + 7) / kClusterCtas;
+    const int groups = last_ / kGroup + 1;
+    ptx::mbarrier_wait(arrived(), 0);
+    if (d < p_.op.head_dim) {
+      for (int h = 0; h < heads; ++h) {
+        const int head = rank_ + h * kClusterCtas;
+        Total total;
+#pragma unroll
+        for (int i = 0; i < kGroupSplits;
+             ++i) {  // an empty part changes nothing, and costs no branch
+          const bool is_part = i < splits_;
+          const float2 state = shared_.part_states[h][i];
+          const float value = shared_.part_values[h][i][d];
+          total.join(is_part ? state : make_float2(minus_infinity(), 0.0f), is_part ? value : 0.0f);
+        }
+        if (groups == 1) {
+          write(head, total);
+          continue;
+        }
+        if (d == 0) p_.partials.states[unit_row(group_, head)] = total.state;
+        p_.partials.values[unit_row(group_, head) * p_.op.head_dim + d] = total.acc;
+      }
+    }
+    if (groups == 1) return;
+    if (!arrive_last(p_.partials.tickets + pair_ * kClusterCtas + rank_, 1,
+                     static_cast<unsigned>(groups)))
+      return;
+    if (d < p_.op.head_dim) {
+      for (int h = 0; h < heads; ++h) fold_groups(rank_ + h * kClusterCtas, groups);
+    }
+  }
+  __device__ __forceinline__ void fold_groups(int head, int groups) const {
+    Total total;
+#pragma unroll 4
+    for (int group = 0; group < groups; ++group) {
+      const int64_t at = unit_row(group, head);
+      total.join(__ldcg(p_.partials.states + at),
+                 __ldcg(p_.partials.values + at * p_.op.head_dim + threadIdx.x));
+    }
+    write(head, total);
+  }
+
+  const Params& p_;
+  Shared& shared_;
+  int rank_, group_, pair_, sequence_, kv_head_, token_;
+  int first_, last_;  // positions: of the split, of the sequence
+  int splits_;        // of the group
+  Slots slots_[kChunks];
+  uint32_t q_[kD / 16][4];  // fragments
+  Sums<kTiles> part_;
+};
+
+}  // namespace warproll::attention
