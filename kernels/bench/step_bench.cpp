@@ -5,6 +5,7 @@
 
 #include "kernels/bench/graph_timer.h"
 #include "kernels/bench/step_layer.h"
+#include "kernels/step/cluster_linear.h"
 #include "kernels/step/linear.h"
 #include "kernels/step/stream_linear.h"
 
@@ -50,6 +51,24 @@ class LinearBench {
       stream_linear(p, s);
     }
   }
+  void cluster(int32_t tokens, bool bf16, bool f32_out, cudaStream_t s) const {
+    for (const auto& w : weights_) {
+      ClusterLinearParams p;
+      if (bf16) {
+        p.x_bf16 = x_.data();
+      } else {
+        p.x = {tile_.data(), scales_.data()};
+      }
+      p.weight = w->down_tiles;
+      if (f32_out) {
+        p.y_f32 = y_.data();
+      } else {
+        p.y = reinterpret_cast<uint16_t*>(y_.data());
+      }
+      p.num_tokens = tokens;
+      cluster_linear(p, s);
+    }
+  }
   void gemm(int32_t tokens, bool f32_out, cudaStream_t s) const {
     for (const auto& w : weights_) {
       step_linear({.x = x_.data(),
@@ -88,16 +107,17 @@ StepFusions fusions_of(const std::vector<std::string>& chain) {
   for (const std::string& name : chain) {
     const bool all = name == "fused";
     if (!all && name != "plain" && name != "attention" && name != "partials" &&
-        name != "qkv_norm" && name != "route_norm" && name != "finish") {
+        name != "qkv_norm" && name != "route_norm" && name != "finish" && name != "cluster") {
       throw std::invalid_argument("bench step: chain is '" + name +
                                   "', wanted plain, fused, or attention, partials, qkv_norm, "
-                                  "route_norm, finish");
+                                  "route_norm, finish; cluster");
     }
     fusions.one_attention |= all || name == "attention";
     fusions.partials |= all || name == "partials";
     fusions.qkv_norm |= all || name == "qkv_norm";
     fusions.route_norm |= all || name == "route_norm";
     fusions.finish |= all || name == "finish";
+    fusions.cluster |= name == "cluster";
   }
   return fusions;
 }
@@ -170,6 +190,7 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     for (const int32_t batch : o.batches) {
       const double us = timer.median_us([&](cudaStream_t s) {
         if (gemm) return bench.gemm(batch, lm_head, s);
+        if (op.ends_with("_cluster")) return bench.cluster(batch, is_o, lm_head, s);
         bench.stream(batch, is_o, lm_head, s);
       });
       row(op, batch, us / bench.layers(), bench.floor_us());

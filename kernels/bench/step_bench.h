@@ -10,13 +10,14 @@
 
 namespace warproll {
 
-inline constexpr const char* kStepOps[] = {"qkv",          "qkv_gemm", "o",     "o_gemm", "lm_head",
-                                           "lm_head_gemm", "route",    "chain", "parts"};
+inline constexpr const char* kStepOps[] = {
+    "qkv",     "qkv_gemm",     "qkv_cluster",     "o",     "o_gemm", "o_cluster",
+    "lm_head", "lm_head_gemm", "lm_head_cluster", "route", "chain",  "parts"};
 
 struct StepBenchOptions {
   std::vector<std::string> ops = {"qkv", "o", "lm_head", "route", "chain"};
   // Of chain and parts: "plain", "fused", or some of the fusions: attention, partials, qkv_norm,
-  // route_norm, finish.
+  // route_norm, finish. With "cluster" beside it, linear ops need not be batch-invariant.
   std::vector<std::string> chain = {"fused"};
   std::string dtype = "bf16";  // of qkv, o, lm_head: bf16, mxfp8, fp8_block
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64};

@@ -11,6 +11,7 @@
 #include "kernels/moe/warp_decode.h"
 #include "kernels/step/qkv_finish.h"
 #include "kernels/step/residual_norm.h"
+#include "kernels/step/stream_linear.h"
 
 namespace warproll {
 
@@ -21,6 +22,7 @@ struct StepFusions {
   bool qkv_norm = false;       // input_norm in qkv
   bool route_norm = false;     // post_norm in route
   bool finish = false;         // qkv_finish in attention
+  bool cluster = false;  // not a fusion: cluster_linear where it is faster, which has other bits
 };
 
 class StepLayers {
@@ -73,6 +75,7 @@ class StepLayers {
   [[nodiscard]] bool qkv_norms() const;
   [[nodiscard]] bool route_norms() const;
   ResidualNorm take_norm(const uint16_t* addend) const;
+  void linear(StreamLinearParams p, cudaStream_t s) const;
   [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
 
   std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;

@@ -13,10 +13,10 @@ namespace {
 constexpr const char* kUsage =
     R"(warproll-bench-step: ops of a decode step on this GPU, cold L2, CUDA graph
 
-  --ops qkv,o,lm_head,route,chain     also qkv_gemm,o_gemm,lm_head_gemm; parts: what each op of the
+  --ops qkv,o,lm_head,route,chain     also qkv_gemm,qkv_cluster and so on; parts: what each op of the
                                       chain adds
   --chain fused         of chain and parts: plain, fused, or some of attention,partials,qkv_norm,
-                        route_norm,finish
+                        route_norm,finish; cluster: linear ops need not be batch-invariant
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
 

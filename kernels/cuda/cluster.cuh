@@ -30,13 +30,20 @@ __device__ __forceinline__ uint32_t address_in_cluster(uint32_t shared, uint32_t
   return address;
 }
 
-// Sixteen or four bytes to another CTA's shared memory; counts on a barrier there. Both addresses are
+// Sixteen, eight or four bytes to another CTA's shared memory; counts on a barrier there. Both addresses are
 // address_in_cluster's.
 __device__ __forceinline__ void store_to_cluster(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
       "[%5];" ::"r"(to),
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_to_cluster(uint32_t to, float2 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(to),
+      "f"(v.x), "f"(v.y), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void store_to_cluster(uint32_t to, float v, uint32_t barrier) {
