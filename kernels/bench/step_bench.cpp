@@ -5,6 +5,7 @@
 
 #include "kernels/bench/graph_timer.h"
 #include "kernels/bench/step_layer.h"
+#include "kernels/step/cluster_linear.h"
 #include "kernels/step/linear.h"
 #include "kernels/step/stream_linear.h"
 
@@ -48,6 +49,24 @@ class LinearBench {
       }
       p.num_tokens = tokens;
       stream_linear(p, s);
+    }
+  }
+  void cluster(int32_t tokens, bool bf16, bool f32_out, cudaStream_t s) const {
+    for (const auto& w : weights_) {
+      ClusterLinearParams p;
+      if (bf16) {
+        p.x_bf16 = x_.data();
+      } else {
+        p.x = {tile_.data(), scales_.data()};
+      }
+      p.weight = w->down_tiles;
+      if (f32_out) {
+        p.y_f32 = y_.data();
+      } else {
+        p.y = reinterpret_cast<uint16_t*>(y_.data());
+      }
+      p.num_tokens = tokens;
+      cluster_linear(p, s);
     }
   }
   void gemm(int32_t tokens, bool f32_out, cudaStream_t s) const {
@@ -104,7 +123,7 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
       if (layers == nullptr)
         layers = std::make_unique<StepLayers>(o.num_layers, format, max_batch, o.context);
       for (const int32_t batch : o.batches) {
-        layers->set_batch(batch);
+        layers->set_batch(batch, o.cluster);
         const auto measure = [&](const auto& wanted) {
           return timer.median_us([&](cudaStream_t s) {
             for (size_t i = 0; i < layers->size(); ++i) {
@@ -139,6 +158,7 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     for (const int32_t batch : o.batches) {
       const double us = timer.median_us([&](cudaStream_t s) {
         if (gemm) return bench.gemm(batch, lm_head, s);
+        if (op.ends_with("_cluster")) return bench.cluster(batch, is_o, lm_head, s);
         bench.stream(batch, is_o, lm_head, s);
       });
       row(op, batch, us / bench.layers(), bench.floor_us());

@@ -6,8 +6,8 @@
 #include "kernels/moe/warp_decode.h"
 #include "kernels/step/add_rmsnorm.h"
 #include "kernels/step/attention.h"
+#include "kernels/step/cluster_linear.h"
 #include "kernels/step/qkv_finish.h"
-#include "kernels/step/stream_linear.h"
 
 namespace warproll {
 namespace {
@@ -111,8 +111,9 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens) {
+void StepLayers::set_batch(int32_t tokens, bool cluster) {
   restart(tokens);
+  cluster_ = cluster;
   // What the first layer adds is the last one's.
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
@@ -127,6 +128,7 @@ void StepLayers::refill() {
 }
 
 void StepLayers::restart(int32_t tokens) {
+  cluster_ = false;
   tokens_ = tokens;
   left_ = {};
   swapped_ = false;
@@ -188,6 +190,17 @@ void StepLayers::input_norm(size_t, cudaStream_t s) const {
   add_rmsnorm(p, s);
 }
 
+void StepLayers::linear(StreamLinearParams p, cudaStream_t s) const {
+  p.num_tokens = tokens_;
+  if (cluster_ && p.norm.hidden == nullptr &&
+      cluster_linear_is_faster(tokens_, p.weight, p.x.values != nullptr)) {
+    return cluster_linear(
+        {.x = p.x, .x_bf16 = p.x_bf16, .weight = p.weight, .y = p.y, .num_tokens = p.num_tokens},
+        s);
+  }
+  stream_linear(p, s);
+}
+
 void StepLayers::qkv(size_t i, cudaStream_t s) const {
   StreamLinearParams p;
   if (qkv_norms()) {
@@ -197,8 +210,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   }
   p.weight = qkv_[i]->down_tiles;
   p.y = qkv_out_.data();
-  p.num_tokens = tokens_;
-  stream_linear(p, s);
+  linear(p, s);
 }
 
 void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
@@ -242,8 +254,7 @@ void StepLayers::o(size_t i, cudaStream_t s) const {
   p.x_bf16 = attention_.data();
   p.weight = o_[i]->down_tiles;
   p.y = o_out_.data();
-  p.num_tokens = tokens_;
-  stream_linear(p, s);
+  linear(p, s);
 }
 
 void StepLayers::post_norm(size_t, cudaStream_t s) const {

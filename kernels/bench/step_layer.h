@@ -11,6 +11,7 @@
 #include "kernels/moe/expert_lists.h"
 #include "kernels/moe/warp_decode.h"
 #include "kernels/step/residual_norm.h"
+#include "kernels/step/stream_linear.h"
 
 namespace warproll {
 
@@ -28,7 +29,8 @@ class StepLayers {
                                                uint64_t seed);
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
-  void set_batch(int32_t tokens);
+  // cluster: QKV and O by cluster_linear where it is faster.
+  void set_batch(int32_t tokens, bool cluster = false);
   // The same, but the first layer adds a tensor. Then a chain leaves the same bits, if refill() comes
   // before it.
   void restart(int32_t tokens);
@@ -70,6 +72,7 @@ class StepLayers {
  private:
   [[nodiscard]] bool qkv_norms() const;
   ResidualNorm take_norm(const uint16_t* addend) const;
+  void linear(StreamLinearParams p, cudaStream_t s) const;
 
   std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;
   std::vector<DeviceBuffer<std::byte>> lists_memory_;
@@ -84,6 +87,7 @@ class StepLayers {
   mutable MoePartials left_;      // by the experts enqueued last
   mutable bool swapped_ = false;  // the residual stream is hidden_next_
   int32_t blocks_of_sequence_;
+  bool cluster_ = false;
 };
 
 }  // namespace warproll

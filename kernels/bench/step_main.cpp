@@ -13,8 +13,9 @@ namespace {
 constexpr const char* kUsage =
     R"(warproll-bench-step: ops of a decode step on this GPU, cold L2, CUDA graph
 
-  --ops qkv,o,lm_head,route,chain     also attention,qkv_gemm,o_gemm,lm_head_gemm; parts: what each
+  --ops qkv,o,lm_head,route,chain     also attention, qkv_gemm, qkv_cluster and so on; parts: what each
                                       op of the chain adds
+  --cluster             of chain and parts: cluster_linear where it is faster (other bits)
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
 
@@ -33,6 +34,10 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--help" || flag == "-h") return std::fputs(kUsage, stdout), 0;
+    if (flag == "--cluster") {
+      options.cluster = true;
+      continue;
+    }
     if (i + 1 == argc) throw std::invalid_argument("option '" + flag + "' wants a value");
     const std::string value = argv[++i];
     if (flag == "--ops") {

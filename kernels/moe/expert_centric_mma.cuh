@@ -85,7 +85,9 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
 // d += A[64, 16] B[16, 2 * kCount].
 template <int kCount>
 __device__ __forceinline__ void wgmma(float (&d)[kCount], const uint32_t* a, uint64_t b) {
-  if constexpr (kCount == 32) {
+  if constexpr (kCount == 16) {
+    WARPROLL_ISSUE(32, WARPROLL_D0, WARPROLL_S0, "%16", "%17", "%18", "%19", "%20");
+  } else if constexpr (kCount == 32) {
     WARPROLL_ISSUE(64, WARPROLL_D1, WARPROLL_S1, "%32", "%33", "%34", "%35", "%36");
   } else if constexpr (kCount == 48) {
     WARPROLL_ISSUE(96, WARPROLL_D2, WARPROLL_S2, "%48", "%49", "%50", "%51", "%52");
