@@ -6,39 +6,13 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/not_finite_search.cuh"
 
 namespace warproll {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kVectors = 4;  // a thread has under way
-
-// An element is bad when (bits & mask) == mask, of kBits bits.
-template <int kBits>
-__device__ void search(uint64_t word, uint32_t mask, uint64_t first_index, uint64_t* key) {
-  for (int i = 0; i < 64 / kBits; ++i) {
-    const auto bits = static_cast<uint32_t>(word >> (i * kBits) & ((uint64_t{1} << kBits) - 1));
-    if ((bits & mask) != mask) continue;
-    const int shift = kBits == 32 ? 32 : 16;
-    atomicMin(reinterpret_cast<unsigned long long*>(key),
-              static_cast<unsigned long long>((first_index + i) << shift | bits));
-    return;
-  }
-}
-
-// Whether one of the elements has all of `mask`; no early exit.
-template <int kBits>
-__device__ bool any_bad(uint4 v, uint32_t mask) {
-  const uint32_t words[] = {v.x, v.y, v.z, v.w};
-  bool bad = false;
-#pragma unroll
-  for (const uint32_t word : words) {
-    if constexpr (kBits == 32) bad |= (word & mask) == mask;
-    if constexpr (kBits == 16) bad |= __vcmpeq2(word & (mask | mask << 16), mask | mask << 16) != 0;
-    if constexpr (kBits == 8) bad |= __vcmpeq4(word & mask * 0x01010101u, mask * 0x01010101u) != 0;
-  }
-  return bad;
-}
 
 template <int kBits>
 __global__ void __launch_bounds__(kThreads)
@@ -93,20 +67,10 @@ void find_not_finite_key(const FindNotFiniteParams& p, cudaStream_t stream) {
                           ", wanted whole elements, 16-byte aligned, F32 below 2^34 bytes";
                  });
   if (p.bytes == 0) return;
-  switch (p.dtype) {
-    case Dtype::kF32:
-      return launch<32>(p, 0x7f800000u, stream);
-    case Dtype::kF16:
-      return launch<16>(p, 0x7c00u, stream);
-    case Dtype::kBf16:
-      return launch<16>(p, 0x7f80u, stream);
-    case Dtype::kF8E4M3:
-      return launch<8>(p, 0x7fu, stream);
-    case Dtype::kF8E8M0:
-      return launch<8>(p, 0xffu, stream);
-    default:
-      return;
-  }
+  const NotFiniteRule rule = not_finite_rule(p.dtype);
+  if (rule.bits_each == 32) launch<32>(p, rule.mask, stream);
+  if (rule.bits_each == 16) launch<16>(p, rule.mask, stream);
+  if (rule.bits_each == 8) launch<8>(p, rule.mask, stream);
 }
 
 }  // namespace warproll

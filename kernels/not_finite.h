@@ -25,6 +25,28 @@ constexpr NotFinite not_finite_of(Dtype dtype, uint64_t key) {
   return {key >> shift, static_cast<uint32_t>(key & ((uint64_t{1} << shift) - 1))};
 }
 
+// An element is bad when (bits & mask) == mask; bits_each 0: nothing of the type is.
+struct NotFiniteRule {
+  uint32_t mask = 0;
+  uint32_t bits_each = 0;
+};
+constexpr NotFiniteRule not_finite_rule(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return {0x7f800000u, 32};
+    case Dtype::kF16:
+      return {0x7c00u, 16};
+    case Dtype::kBf16:
+      return {0x7f80u, 16};
+    case Dtype::kF8E4M3:
+      return {0x7fu, 8};
+    case Dtype::kF8E8M0:
+      return {0xffu, 8};
+    default:
+      return {};
+  }
+}
+
 struct FindNotFiniteParams {
   const std::byte* data = nullptr;  // [bytes], whole elements; device, 16-byte aligned
   uint64_t bytes = 0;               // of F32: below 2^34

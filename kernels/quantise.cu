@@ -2,22 +2,15 @@
 // any size: bound by reading the source.
 #include "kernels/quantise.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/quantise_block.cuh"
 
 namespace warproll {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ float load(const float* p) { return *p; }
-__device__ float load(const __half* p) { return __half2float(*p); }
-__device__ float load(const __nv_bfloat16* p) { return __bfloat162float(*p); }
 
 template <typename Source>
 __global__ void __launch_bounds__(kThreads)
@@ -27,22 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
   for (int64_t block = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
        block < blocks; block += warps) {
-    const int64_t at = block * kMxfp8BlockCols + lane;
-    const float x = load(reinterpret_cast<const Source*>(p.source) + at);
-    const uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
-    const uint32_t largest = __reduce_max_sync(~0u, magnitude);
-    if (largest >= 0x7f800000u) {
-      p.elements[at] = 0;
-      if (lane == 0) p.scales[block] = 255;
-      if (magnitude >= 0x7f800000u && first_non_finite != nullptr) {
-        atomicMin(first_non_finite, static_cast<unsigned long long>(at));
-      }
-      continue;
-    }
-    const int scale = max(static_cast<int>(largest >> 23) - 8, 0);  // 448 = 1.75 * 2^8
-    const float inverse = __uint_as_float(static_cast<uint32_t>(254 - scale) << 23);
-    p.elements[at] = __nv_cvt_float_to_fp8(x * inverse, __NV_SATFINITE, __NV_E4M3);
-    if (lane == 0) p.scales[block] = static_cast<uint8_t>(scale);
+    quantise_block<Source>(p, block, lane, first_non_finite);
   }
 }
 

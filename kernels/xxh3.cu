@@ -1,107 +1,23 @@
-// xxh3_chunks: grid one CTA a chunk of 1 MiB, block 512 threads, 64 KiB of shared memory: the sums of
-// the chunk's blocks, [1024][8]. A warp makes a block's sums, lane 4s + j those of accumulators 2j and
-// 2j + 1 from stripes s and s + 8.
+// xxh3_chunks: grid one CTA a chunk of 1 MiB, block 512 threads, 64 KiB of shared memory.
 #include "kernels/xxh3.h"
 
 #include <string>
 
 #include "kernels/check.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/xxh3_math.h"
+#include "kernels/xxh3_chunk.cuh"
 
 namespace warproll {
 namespace {
 
 using namespace xxh3;
 
-constexpr int kThreads = 512;
-constexpr int kUnroll = 4;  // blocks a warp has under way
-
-struct Sums {
-  uint64_t even = 0, odd = 0;
-};
-
-__device__ void add_stripe(Sums& sums, ulonglong2 value, const uint64_t (&keys)[2]) {
-  sums.even += contribution(value.x, value.y, keys[0]);
-  sums.odd += contribution(value.y, value.x, keys[1]);
-}
-
-__device__ void write_sums(Sums sums, uint64_t* out, int lane) {
-#pragma unroll
-  for (int step = 4; step < 32; step *= 2) {
-    sums.even += __shfl_xor_sync(~0u, sums.even, step);
-    sums.odd += __shfl_xor_sync(~0u, sums.odd, step);
-  }
-  if (lane < 4) {
-    out[2 * lane] = sums.even;
-    out[2 * lane + 1] = sums.odd;
-  }
-}
-
-// The accumulators from the blocks' sums, one lane each of eight; the hash by the first of them.
-__device__ void finish(const Keys& keys, const uint64_t* sums, int blocks, const std::byte* data,
-                       uint64_t bytes, std::byte* out) {
-  __shared__ uint64_t accumulators[kLanes];
-  const int me = static_cast<int>(threadIdx.x);
-  if (me < kLanes) {
-    const uint64_t key = keys.stripe[16 + me];
-    uint64_t accumulator = keys.start[me];
-#pragma unroll 8
-    for (int b = 0; b < blocks; ++b) {
-      accumulator = scramble(accumulator + sums[b * kLanes + me], key);
-    }
-    const std::byte* last = data + bytes - kStripeBytes;
-    accumulators[me] =
-        accumulator + sums[blocks * kLanes + me] +
-        contribution(read64(last + 8 * me), read64(last + 8 * (me ^ 1)), keys.last[me]);
-  }
-  __syncwarp();
-  if (me == 0) write_hash(accumulators, keys, bytes, out);
-}
-
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kChunkThreads)
     xxh3_chunks_kernel(Xxh3ChunksParams p, const __grid_constant__ Keys keys) {
-  extern __shared__ uint64_t sums[];  // [blocks + 1][8]
-  const std::byte* data = p.data + blockIdx.x * kXxh3ChunkBytes;
-  const uint64_t left = p.bytes - blockIdx.x * kXxh3ChunkBytes;
-  const uint64_t bytes = left < kXxh3ChunkBytes ? left : kXxh3ChunkBytes;
+  const uint64_t at = blockIdx.x * kXxh3ChunkBytes;
+  const uint64_t bytes = min(p.bytes - at, kXxh3ChunkBytes);
   if (bytes <= kXxh3ShortBytes) return;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int stripe = lane / 4, pair = lane % 4;
-  const int blocks = static_cast<int>((bytes - 1) / kBlockBytes);  // whole ones, each scrambled
-  uint64_t near_keys[2], far_keys[2];
-  for (int i = 0; i < 2; ++i) {
-    near_keys[i] = keys.stripe[stripe + 2 * pair + i];
-    far_keys[i] = keys.stripe[stripe + 8 + 2 * pair + i];
-  }
-  const auto* values = reinterpret_cast<const ulonglong2*>(data);  // 64 a block
-  constexpr int kStep = kThreads / 32;
-  for (int b = warp; b < blocks; b += kStep * kUnroll) {
-    ulonglong2 near[kUnroll], far[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int block = min(b + u * kStep, blocks - 1);
-      near[u] = values[block * 64 + lane];
-      far[u] = values[block * 64 + 32 + lane];
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (b + u * kStep >= blocks) break;  // the same for the whole warp
-      Sums mine;
-      add_stripe(mine, near[u], near_keys);
-      add_stripe(mine, far[u], far_keys);
-      write_sums(mine, sums + (b + u * kStep) * kLanes, lane);
-    }
-  }
-  if (warp == 0) {  // the block that is not scrambled: all stripes but the last
-    const int stripes = static_cast<int>((bytes - 1 - blocks * kBlockBytes) / kStripeBytes);
-    Sums mine;
-    if (stripe < stripes) add_stripe(mine, values[blocks * 64 + lane], near_keys);
-    if (stripe + 8 < stripes) add_stripe(mine, values[blocks * 64 + 32 + lane], far_keys);
-    write_sums(mine, sums + blocks * kLanes, lane);
-  }
-  __syncthreads();
-  if (warp == 0) finish(keys, sums, blocks, data, bytes, p.digests + blockIdx.x * 16);
+  hash_chunk(keys, p.data + at, bytes, p.digests + blockIdx.x * 16, [](ulonglong2, int) {});
 }
 
 }  // namespace
@@ -113,9 +29,8 @@ void xxh3_chunks(const Xxh3ChunksParams& p, cudaStream_t stream) {
   static const Keys keys = make_keys();
   const uint64_t chunks = (p.bytes + kXxh3ChunkBytes - 1) / kXxh3ChunkBytes;
   const uint64_t first = p.bytes < kXxh3ChunkBytes ? p.bytes : kXxh3ChunkBytes;
-  const uint64_t blocks = (first - 1) / kBlockBytes + 1;
-  LaunchConfig config(dim3(static_cast<unsigned>(chunks)), kThreads,
-                      static_cast<int>(blocks * kLanes * sizeof(uint64_t)), stream);
+  LaunchConfig config(dim3(static_cast<unsigned>(chunks)), kChunkThreads, shared_bytes(first),
+                      stream);
   config.run(xxh3_chunks_kernel, p, keys);
 }
 

@@ -56,6 +56,11 @@ class TokenGenerator {
   virtual void cancel(uint64_t request_id, const std::string& reason) = 0;
   // Finished samples, in finishing order; waits until `deadline` for the first one. Empty = none.
   virtual std::vector<GeneratedSample> poll(std::chrono::steady_clock::time_point deadline) = 0;
+  // Not ok once it can make nothing any more, and why. What it had under way then comes out of poll() as
+  // kError "engine_failure"; that is said of the generator, not of the sample.
+  [[nodiscard]] virtual Status failure() const { return ok_status(); }
 };
+
+inline constexpr const char* kEngineFailure = "engine_failure";  // GeneratedSample::error_type
 
 }  // namespace warproll

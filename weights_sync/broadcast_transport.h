@@ -81,6 +81,8 @@ class BroadcastTransport {
   // delivered. Leaves nothing open behind. Thread: one receive at a time.
   virtual Status receive(const ReceiveRequest& request, const Manifest& manifest,
                          const StreamSink& sink, const Cancellation& cancellation) = 0;
+  // Returns when nothing of an earlier receive is under way any more. Thread: as receive().
+  virtual void settle() {}
 };
 
 // The trainer's side of a transport that forms a group: one transfer to all of its members at once,

@@ -217,6 +217,10 @@ Result<StagedWeightsPtr> UpdateReceiver::load_initial(const InitialLoad& load) {
   WARPROLL_CHECK(!impl_->machine, "load_initial() after start()");
   WARPROLL_TRY_ASSIGN(staged, load(impl_->arenas));
   impl_->arenas.set_serving(staged);
+  // On a device while nobody decodes yet. Host memory is there once it is written.
+  if (impl_->options.device && !impl_->options.transports.empty()) {
+    WARPROLL_TRY(impl_->arenas.reserve_standby(staged->layout.total_bytes));
+  }
   return staged;
 }
 

@@ -156,6 +156,11 @@ Result<StandbyArena> WeightArenas::acquire_standby(uint64_t bytes) {
   return StandbyArena(std::move(lease));
 }
 
+Status WeightArenas::reserve_standby(uint64_t bytes) {
+  WARPROLL_TRY_ASSIGN(standby, acquire_standby(bytes));
+  return standby.overwrite(bytes).status();
+}
+
 StandbyHolders WeightArenas::standby_holders() const {
   const State& state = *state_;
   const std::lock_guard lock(state.mutex);

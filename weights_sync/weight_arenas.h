@@ -88,6 +88,10 @@ class WeightArenas {
   ~WeightArenas();
 
   Result<StandbyArena> acquire_standby(uint64_t bytes);
+  // Allocates the standby arena now, if it is smaller than that: to allocate gigabytes takes a second
+  // or more of page-locked host memory, in which nothing else is enqueued on the GPU. The previous
+  // version, if there is one, is gone.
+  Status reserve_standby(uint64_t bytes);
   [[nodiscard]] StandbyHolders standby_holders() const;
 
   // The engine runs on `weights` now; what it ran on becomes the previous version.

@@ -3,15 +3,19 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/spare_multiprocessors.h"
 
 namespace warproll {
 
+// That kernels which fill the GPU may count on: without those that are spared (spare_multiprocessors.h).
 inline int num_multiprocessors() {
   int device = 0, count = 0;
   WARPROLL_CUDA_CHECK(cudaGetDevice(&device));
   WARPROLL_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
+  return count - spared_multiprocessors();
 }
 
 // Of one CTA, static and dynamic.
@@ -54,7 +58,7 @@ class LaunchConfig {
     allow_shared(kernel);
     int count = 0;
     WARPROLL_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config_));
-    return count;
+    return std::max(1, count - spared_multiprocessors());  // a spared SM may be any cluster's
   }
 
   // All of an SM's L1 that can be shared memory is. Kernels of a chain agree on it: an SM changes its

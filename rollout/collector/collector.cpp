@@ -177,10 +177,13 @@ Status Collector::run_once(Clock::time_point deadline) {
   const bool took = take_offers(samples_.empty() ? deadline : generating ? Clock::now() : slice);
   if (generating || took) {
     for (GeneratedSample& sample : generator_.poll(took ? Clock::now() : slice)) {
+      // Not sealed: the task is not to blame, and whoever gets it next makes it.
+      if (sample.error_type == kEngineFailure) continue;
       unsealed_.push_back(std::move(sample));
     }
     WARPROLL_TRY(seal_finished());
   }
+  WARPROLL_TRY(generator_.failure());
   publish_load();
   return ok_status();
 }

@@ -19,7 +19,8 @@
 // Lifetime: generator and log outlive it. Samples that the log has not made durable when the
 // collector goes are still the log's to write.
 // Errors: run_once returns a Status only when something that must not happen happened: a sample
-// could not even be sealed as a failure.
+// could not even be sealed as a failure, or the generator has failed. Then no task is rejected and
+// nothing is sealed for it: the worker ends, and the trainer gives its tasks to another.
 #pragma once
 
 #include <chrono>
@@ -139,6 +140,7 @@ class Collector {
   Status start(const std::shared_ptr<const HeldTask>& held, const std::vector<int32_t>& indices);
   bool take_offers(Clock::time_point deadline);
   void submit_waiting();
+  [[nodiscard]] bool is_refusal(const Status& submitted) const;
   SampleRequest request_for(const Sample& sample) const;
   void apply_cancels();
   void end_unsubmitted(uint64_t request_id, FinishReason reason, const std::string& error_type,

@@ -59,7 +59,7 @@ Status Collector::start(const std::shared_ptr<const HeldTask>& held,
     Sample sample{held, indices[i], next_request_id_++, false};
     Status submitted = unavailable("others wait already");
     if (waiting_.empty()) submitted = generator_.submit(request_for(sample));
-    const bool refused = !submitted.ok() && submitted.code() != StatusCode::kUnavailable;
+    const bool refused = is_refusal(submitted);
     if (refused && i == 0) return submitted;
     sample.submitted = submitted.ok();
     const uint64_t request_id = sample.request_id;
@@ -77,6 +77,12 @@ Status Collector::start(const std::shared_ptr<const HeldTask>& held,
   held_[task_id] += static_cast<uint32_t>(indices.size());
   stats_.samples_started += indices.size();
   return ok_status();
+}
+
+// Of the request. A generator that is full takes it later; one that has failed refuses everything.
+bool Collector::is_refusal(const Status& submitted) const {
+  return !submitted.ok() && submitted.code() != StatusCode::kUnavailable &&
+         generator_.failure().ok();
 }
 
 SampleRequest Collector::request_for(const Sample& sample) const {
@@ -104,7 +110,7 @@ void Collector::submit_waiting() {
       continue;
     }
     const Status submitted = generator_.submit(request_for(sample));
-    if (submitted.code() == StatusCode::kUnavailable) return;
+    if (!submitted.ok() && !is_refusal(submitted)) return;
     waiting_.pop_front();
     sample.submitted = submitted.ok();
     if (!submitted.ok()) {

@@ -259,7 +259,7 @@ void Engine::fail(const std::string& reason) {
     GeneratedSample sample;
     sample.request_id = request_id;
     sample.finish_reason = FinishReason::kError;
-    sample.error_type = "engine_failure";
+    sample.error_type = kEngineFailure;
     sample.error_message = reason;
     deliver(std::move(sample));
   }

@@ -64,8 +64,7 @@ class Engine : public TokenGenerator {
   [[nodiscard]] EngineStats stats() const;
   // Requests submitted and not yet polled.
   [[nodiscard]] size_t num_outstanding() const;
-  // Ok while the engine works.
-  [[nodiscard]] Status failure() const;
+  [[nodiscard]] Status failure() const override;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -16,7 +16,8 @@ import sys
 COLUMNS = [("max_ctas", "CTAs", 0), ("gb", "GB", 2), ("seconds", "seconds", 3), ("receive_s", "receive s", 3),
            ("gb_per_s", "GB/s", 2), ("bare_gb_per_s", "bare", 2), ("ratio", "ratio", 3), ("stall_us", "stall us", 0),
            ("stall_steps", "steps", 2), ("stall_phase", "in", None), ("noise_us", "noise us", 0),
-           ("median_step_us", "step us", 0), ("slowdown", "slowdown", 3), ("swap", "swap", None)]
+           ("median_step_us", "step us", 0), ("slowdown", "slowdown", 3),
+           ("bare_slowdown", "bare slowd.", 3), ("spare_sms", "spare", 0), ("swap", "swap", None)]
 
 
 def merged(rows):
@@ -24,7 +25,8 @@ def merged(rows):
     worst = max(rows, key=lambda row: row["stall_us"])
     line = dict(worst, gb=worst["stream_bytes"] / 1e9, digests_equal=all(row["digests_equal"] for row in rows))
     line["restarted_sequences"] = sum(row["restarted_sequences"] for row in rows)
-    for key in ("seconds", "receive_s", "gb_per_s", "bare_gb_per_s", "ratio", "noise_us", "median_step_us", "slowdown"):
+    for key in ("seconds", "receive_s", "gb_per_s", "bare_gb_per_s", "ratio", "noise_us", "median_step_us", "slowdown",
+                "bare_slowdown"):
         values = [row[key] for row in rows if row.get(key) is not None]
         line[key] = statistics.median(values) if values else None
     return line

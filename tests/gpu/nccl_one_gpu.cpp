@@ -69,6 +69,7 @@ int run(const Arguments& arguments) {
   RankSetup setup;
   setup.num_ranks = arguments.ranks;
   setup.max_ctas = arguments.max_ctas;
+  if (arguments.ranks == 2) setup.silence_ms = kSilenceOfTwo_ms;
   const uint64_t bucket = arguments.bucket_mb << 20;
   setup.offered = {make_checkpoint(directory + "/1", uint64_t{64} << 20, 1, bucket),
                    make_checkpoint(directory + "/2", arguments.big_mb << 20, 2, bucket),

@@ -91,7 +91,9 @@ class Rank {
   static UpdateId id_of(const Order& order) { return {1, order.version, order.attempt}; }
 
   void open_source() {
-    source_ = std::make_unique<NcclSource>(api_, NcclSourceOptions{.max_ctas = setup_.max_ctas});
+    source_ = std::make_unique<NcclSource>(
+        api_, NcclSourceOptions{.max_ctas = setup_.max_ctas,
+                                .silence = std::chrono::milliseconds(setup_.silence_ms)});
     for (const auto& each : setup_.offered) {
       route_ = source_->offer(each).value();
       std::byte* memory = nullptr;

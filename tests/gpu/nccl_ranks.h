@@ -22,6 +22,7 @@ struct RankSetup {
   std::vector<OfferedCheckpoint> offered;  // what there is to send
   int num_ranks = 0;
   int32_t max_ctas = 4;
+  int32_t silence_ms = 30'000;  // of the trainer
   std::function<void(int rank)> note_death;
 };
 

@@ -100,7 +100,8 @@ void Scenario::death_of_two(int victim, uint64_t version, uint64_t at_bytes) {
   const int witness = 1 - victim;
   const char* const names[] = {"the trainer", "the worker"};
   std::printf("%s is killed after %lu MB\n", names[victim], at_bytes >> 20);
-  Order order{.signal_at_bytes = at_bytes, .signal = SIGKILL};
+  // Between GPUs of one host NCCL says nothing of a death: the watchdog ends the group.
+  Order order{.silence_ms = kSilenceOfTwo_ms, .signal_at_bytes = at_bytes, .signal = SIGKILL};
   order.signal_rank = victim;
   order.signal_pid = ranks_.pid(victim);
   begin(version, {1}, order, 1);

@@ -13,6 +13,8 @@ void expect(bool holds, const std::string& what);
 int num_failures();
 std::string in_s(double seconds);
 
+inline constexpr int32_t kSilenceOfTwo_ms = 3'000;  // where there are two ranks
+
 class Scenario {
  public:
   explicit Scenario(RankProcesses& ranks) : ranks_(ranks) {}

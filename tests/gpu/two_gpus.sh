@@ -12,15 +12,19 @@ budget_s=345
 # shellcheck source=tests/gpu/steps.sh
 source "$(dirname "$0")/steps.sh"
 steps_begin "$1" "$2" 2
-apart=(--trainer-gpu 0 --gpu 1)
+# Steps of 10 ms; NCCL says why a group does not form.
+apart=(--trainer-gpu 0 --gpu 1 --batch 32 --context 1024 --max-batch-tokens 4096 --baseline-ms 500)
+export NCCL_DEBUG=WARN
 
-bench_sync mxfp8 90 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4,8,16,32 --baseline-ms 500
-bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 4,8 --updates 2
-bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 4,8,16
+bench_sync mxfp8 90 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4,8,16 --spare-sms 4 --bucket-mb 256
+bench_sync mxfp8-none-spared 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2
+bench_sync mxfp8-64mb 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2 --spare-sms 2
+bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 1,2,4 --spare-sms 4 --bucket-mb 256
+bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 2,4 --spare-sms 4
 step transport-and-deaths 60 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --ranks 2 \
   --big-mb 2048 --bucket-mb 64 --max-ctas 8
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda --gpus 0,1
-bench_sync 'bf16-12-layers-staged*' 60 "${apart[@]}" --weights bf16 --layers 12 --swap host_staged --max-ctas 8
+bench_sync 'bf16-8-layers-staged*' 60 "${apart[@]}" --weights bf16 --layers 8 --swap host_staged --max-ctas 8
 bench_sync bf16-12-layers-from-host 40 "${apart[@]}" --weights bf16 --layers 12 --from host --max-ctas 8
 
 judge --ratio 0.9 --slowdown 0.05 --stall-steps 1

@@ -1,7 +1,7 @@
 // BufferPool: device buffers for tensors on their way, used again and again, in sizes of powers of two
 // below 64 MiB. Above `budget_bytes` a buffer is allocated only when none of those there is large
-// enough; below it also when those of its size are still read. All are freed with the pool, after the
-// work that uses them has ended.
+// enough; below it also when those of its size are still read. All are freed with the pool, which
+// outlives the work that uses them.
 // Thread: any.
 #pragma once
 

@@ -4,14 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "weights_sync/cuda/buffer_pool.h"
 #include "weights_sync/cuda/device_filler.h"
+#include "weights_sync/cuda/fill_batch.h"
 
 namespace warproll {
 namespace {
 
 class CudaArenaDevice final : public ArenaDevice {
  public:
-  explicit CudaArenaDevice(const CudaArenaOptions& options) : options_(options) {
+  explicit CudaArenaDevice(const CudaArenaOptions& options)
+      : options_(options), pool_(options.buffer_bytes) {
     select();
     for (int i = 0; i < options.num_streams; ++i) streams_.emplace_back(CudaStream::Priority::kLow);
   }
@@ -45,8 +48,9 @@ class CudaArenaDevice final : public ArenaDevice {
     select();
     WARPROLL_TRY(make_ring());
     return DeviceFiller::create({.device = options_.device,
-                                 .buffer_bytes = options_.buffer_bytes,
                                  .streams = streams_,
+                                 .pool = &pool_,
+                                 .items = items_.get(),
                                  .ring = ring_.get(),
                                  .layout = &layout,
                                  .arena = arena,
@@ -56,10 +60,15 @@ class CudaArenaDevice final : public ArenaDevice {
   Digest digest(std::span<const std::byte> bytes) override {
     select();
     const uint64_t size = bytes.size();
+    const CudaStream& stream = streams_.front();
     DeviceDigests digests({&size, 1});
-    digests.enqueue(0, bytes.data(), streams_.front().get());
-    streams_.front().synchronize();
+    const Result<BufferPool::Buffer*> memory = pool_.take(digests.device_bytes(), stream.get());
+    WARPROLL_CHECK(memory.ok(), memory.status().message());
+    digests.use((*memory)->memory.data());
+    digests.enqueue(0, bytes.data(), stream.get());
+    stream.synchronize();
     digests.fetch();
+    pool_.give(*memory, stream.get());
     return digests.get(0);
   }
 
@@ -70,6 +79,7 @@ class CudaArenaDevice final : public ArenaDevice {
     const std::lock_guard lock(mutex_);
     if (ring_) return ok_status();
     try {
+      items_ = std::make_unique<ItemSlots>();
       ring_ = std::make_unique<StagingRing>(options_.pinned_slots, options_.pinned_slot_bytes);
     } catch (const CudaError& error) {
       if (error.code() != cudaErrorMemoryAllocation) throw;
@@ -83,8 +93,10 @@ class CudaArenaDevice final : public ArenaDevice {
 
   const CudaArenaOptions options_;
   std::vector<CudaStream> streams_;
+  BufferPool pool_;
   std::mutex mutex_;
-  std::unique_ptr<StagingRing> ring_;  // made once, by the first fill, under mutex_
+  std::unique_ptr<ItemSlots> items_;  // made once, by the first fill, under mutex_, as the next
+  std::unique_ptr<StagingRing> ring_;
 };
 
 }  // namespace

@@ -3,14 +3,17 @@
 // Bytes of the host go through a ring of page-locked buffers to the device; bytes that a transport
 // has on the device are read in place, or copied there. A tensor that comes in parts is put together
 // in a device buffer of its size, unless it lies in the arena as rows: then it goes straight there.
-// On the device it is digested, scanned, quantised and packed into tiles, on one of several streams
-// of low priority. Nothing waits for that until finish(), which also tells what the device found (NaN,
-// a wrong digest): the first tensor in layout order, in the words of ArenaFiller.
+// On the device it is digested and scanned, quantised, and packed into tiles: one launch of each for all
+// tensors that a call of put_device() completes (kernels/fill_items.h), on a stream of low priority;
+// tensors from the host have their own launches, on several streams. Nothing waits for that until
+// finish(), which also tells what the device found (NaN, a wrong digest): the first tensor in layout
+// order, in the words of ArenaFiller.
 //
-// Memory beside the arenas. Host: pinned_slots * pinned_slot_bytes, page-locked, from the first fill
-// on. Device, while there is a filler: buffers for tensors on their way, at most buffer_bytes
-// altogether or what the largest tensors under way need (a tensor's size, rounded up to a power of two
-// below 64 MiB; 0.52 of it more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights.
+// Memory beside the arenas, all of it kept from one fill to the next: to allocate or to free stops the
+// whole GPU, and so whoever decodes there. Host: pinned_slots * pinned_slot_bytes, page-locked, from the
+// first fill on. Device: buffers for tensors on their way, at most buffer_bytes altogether or what the
+// largest tensors under way need (a tensor's size, rounded up to a power of two below 64 MiB; 0.52 of it
+// more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "weights_sync/cuda/device_digests.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/xxh3.h"
@@ -27,22 +28,47 @@ DeviceDigests::DeviceDigests(std::span<const uint64_t> sizes) {
     ranges_.push_back(range);
   }
   for (Range& range : ranges_) range.tail_at += chunks * sizeof(Digest);
-  device_ = DeviceBuffer<std::byte>(chunks * sizeof(Digest) + tails * kTailBytes);
+  device_bytes_ = chunks * sizeof(Digest) + tails * kTailBytes;
+}
+
+void DeviceDigests::allocate() {
+  own_ = DeviceBuffer<std::byte>(device_bytes_);
+  device_ = own_.data();
 }
 
 void DeviceDigests::enqueue(size_t range_index, const std::byte* data, cudaStream_t stream) const {
   const Range& range = ranges_[range_index];
-  xxh3_chunks({.data = data,
-               .bytes = range.bytes,
-               .digests = device_.data() + range.first_chunk * sizeof(Digest)},
-              stream);
+  xxh3_chunks(
+      {.data = data, .bytes = range.bytes, .digests = device_ + range.first_chunk * sizeof(Digest)},
+      stream);
   if (range.tail_bytes == 0) return;
-  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_.data() + range.tail_at,
+  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_ + range.tail_at,
                                       data + range.bytes - range.tail_bytes, range.tail_bytes,
                                       cudaMemcpyDeviceToDevice, stream));
 }
 
-void DeviceDigests::fetch() { host_ = device_.to_host(); }
+void DeviceDigests::add(size_t range_index, const std::byte* data, NotFiniteRule rule,
+                        uint64_t* key, std::vector<TakeInItem>& list, FillBatch& batch) const {
+  const Range& range = ranges_[range_index];
+  const uint64_t element_bytes = std::max<uint64_t>(rule.bits_each / 8, 1);
+  for (uint64_t i = 0; i < range.num_chunks; ++i) {
+    const uint64_t at = i * kDigestChunkBytes;
+    list.push_back({.data = data + at,
+                    .digest = device_ + (range.first_chunk + i) * sizeof(Digest),
+                    .key = key,
+                    .first_index = at / element_bytes,
+                    .bytes = static_cast<uint32_t>(std::min(range.bytes - at, kDigestChunkBytes)),
+                    .rule = rule});
+  }
+  if (range.tail_bytes == 0) return;
+  batch.copy(device_ + range.tail_at, data + range.bytes - range.tail_bytes, range.tail_bytes);
+}
+
+void DeviceDigests::fetch() {
+  host_.resize(device_bytes_);
+  if (host_.empty()) return;
+  WARPROLL_CUDA_CHECK(cudaMemcpy(host_.data(), device_, host_.size(), cudaMemcpyDeviceToHost));
+}
 
 Digest DeviceDigests::get(size_t range_index) const {
   const Range& range = ranges_[range_index];

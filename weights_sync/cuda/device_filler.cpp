@@ -1,17 +1,27 @@
 #include "weights_sync/cuda/device_filler.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "kernels/moe/pack.h"
 #include "kernels/not_finite.h"
-#include "kernels/quantise.h"
 #include "weights_sync/tensor_scan.h"
 
 namespace warproll {
 namespace {
 
 using Kind = PlannedTensor::Kind;
+
+// What a launch has at most: quantised bytes, so that its buffer is always of one size (the next tensor
+// may need a second one), and items, so that their lists are short.
+constexpr uint64_t kScratchBytes = uint64_t{64} << 20;
+constexpr uint64_t kFullScratchBytes = uint64_t{60} << 20;
+constexpr size_t kMostItems = 4096;
+
+uint64_t rounded(uint64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 bool aligned(const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -20,7 +30,9 @@ bool aligned(const std::byte* data) { return reinterpret_cast<uintptr_t>(data) %
 Result<std::unique_ptr<WeightFiller>> DeviceFiller::create(const DeviceFillerParts& parts) {
   WARPROLL_TRY_ASSIGN(plan, make_fill_plan(*parts.layout, parts.arena.size(), parts.manifest));
   try {
-    return std::unique_ptr<WeightFiller>(std::make_unique<DeviceFiller>(parts, std::move(plan)));
+    auto filler = std::make_unique<DeviceFiller>(parts, std::move(plan));
+    WARPROLL_TRY(filler->start());
+    return std::unique_ptr<WeightFiller>(std::move(filler));
   } catch (const CudaError& error) {
     if (error.code() != cudaErrorMemoryAllocation) throw;
     cudaGetLastError();  // it is told here
@@ -29,7 +41,9 @@ Result<std::unique_ptr<WeightFiller>> DeviceFiller::create(const DeviceFillerPar
 }
 
 DeviceFiller::DeviceFiller(const DeviceFillerParts& parts, FillPlan plan)
-    : parts_(parts), ledger_(std::move(plan), parts.manifest), pool_(parts.buffer_bytes) {
+    : parts_(parts), ledger_(std::move(plan), parts.manifest) {}
+
+Status DeviceFiller::start() {
   select_device();
   const std::vector<PlannedTensor>& tensors = ledger_.plan().tensors;
   std::vector<uint64_t> sizes;
@@ -41,21 +55,28 @@ DeviceFiller::DeviceFiller(const DeviceFillerParts& parts, FillPlan plan)
     sizes.push_back(tensor.quantised.scales.bytes);
   }
   digests_.emplace(sizes);
-  not_finite_ = DeviceBuffer<uint64_t>(tensors.size());
   const cudaStream_t first = parts_.streams.front().get();
-  if (!tensors.empty()) {
-    WARPROLL_CUDA_CHECK(
-        cudaMemsetAsync(not_finite_.data(), 0xff, tensors.size() * sizeof(uint64_t), first));
-  }
+  const uint64_t key_bytes = rounded(tensors.size() * sizeof(uint64_t));
+  WARPROLL_TRY_ASSIGN(results, parts_.pool->take(key_bytes + digests_->device_bytes(), first));
+  results_ = results;
+  not_finite_ = reinterpret_cast<uint64_t*>(results_->memory.data());
+  digests_->use(results_->memory.data() + key_bytes);
+  WARPROLL_CUDA_CHECK(cudaMemsetAsync(not_finite_, 0xff, key_bytes, first));
   WARPROLL_CUDA_CHECK(cudaMemsetAsync(parts_.arena.data(), 0, parts_.layout->total_bytes, first));
   const CudaEvent cleared;
   cleared.record(first);
   for (const CudaStream& stream : parts_.streams) cleared.hold(stream.get());
+  return ok_status();
 }
 
 DeviceFiller::~DeviceFiller() {
   cudaSetDevice(parts_.device);
   for (const CudaStream& stream : parts_.streams) cudaStreamSynchronize(stream.get());
+  const cudaStream_t first = parts_.streams.front().get();
+  for (Arrival& arrival : arrivals_) {
+    if (arrival.buffer != nullptr) parts_.pool->give(arrival.buffer, first);
+  }
+  if (results_ != nullptr) parts_.pool->give(results_, first);
 }
 
 void DeviceFiller::select_device() const { WARPROLL_CUDA_CHECK(cudaSetDevice(parts_.device)); }
@@ -64,17 +85,23 @@ cudaStream_t DeviceFiller::next_stream() {
   return parts_.streams[stream_index_++ % parts_.streams.size()].get();
 }
 
-// Gives a tensor its stream and the place where its bytes gather.
-Status DeviceFiller::open(size_t index) {
+// Gives a tensor the place where its bytes gather. What is enqueued on `stream` from here on comes
+// behind what was done for it before.
+Status DeviceFiller::open(size_t index, cudaStream_t stream) {
   Arrival& arrival = arrivals_[index];
-  if (arrival.stream == nullptr) arrival.stream = next_stream();
+  if (arrival.stream != nullptr && arrival.stream != stream) {
+    const CudaEvent so_far;
+    so_far.record(arrival.stream);
+    so_far.hold(stream);
+  }
+  arrival.stream = stream;
   if (arrival.place != nullptr) return ok_status();
   const PlannedTensor& tensor = ledger_.tensor(index);
   if (tensor.kind == Kind::kCopy && tensor.as_rows) {
     arrival.place = parts_.arena.data() + tensor.arena_offset;
     return ok_status();
   }
-  WARPROLL_TRY_ASSIGN(buffer, pool_.take(tensor.info.bytes, arrival.stream));
+  WARPROLL_TRY_ASSIGN(buffer, parts_.pool->take(tensor.info.bytes, stream));
   arrival.buffer = buffer;
   arrival.place = buffer->memory.data();
   return ok_status();
@@ -101,122 +128,147 @@ Status DeviceFiller::put_part(std::string_view tensor_name, uint64_t offset_byte
 Status DeviceFiller::add_host_part(size_t index, uint64_t offset, std::span<const std::byte> bytes,
                                    bool& complete) {
   WARPROLL_TRY(ledger_.add_part(index, offset, bytes.size(), complete));
-  WARPROLL_TRY(open(index));
-  parts_.ring->copy(bytes, arrivals_[index].place + offset, arrivals_[index].stream);
-  return complete ? take_in(index) : ok_status();
+  const cudaStream_t stream =
+      arrivals_[index].stream != nullptr ? arrivals_[index].stream : next_stream();
+  WARPROLL_TRY(open(index, stream));
+  parts_.ring->copy(bytes, arrivals_[index].place + offset, stream);
+  if (!complete) return ok_status();
+  Work work;
+  const Status status = take_in(index, work);
+  launch(work, stream);
+  return status;
 }
 
 Status DeviceFiller::put_device(std::span<const DevicePart> parts, void* stream) {
   select_device();
   const auto theirs = static_cast<cudaStream_t>(stream);
+  const cudaStream_t mine = parts_.streams.front().get();
   const CudaEvent arrived;
   arrived.record(theirs);
-  for (const CudaStream& mine : parts_.streams) arrived.hold(mine.get());
+  arrived.hold(mine);
+  Work work;
+  work.scratch_bytes = kScratchBytes;
   Status status;
   for (const DevicePart& part : parts) {
     const Result<size_t> index = ledger_.claim(part.tensor_name, /*whole=*/false);
     status = index.status();
     if (!status.ok()) break;
     bool complete = false;
-    status = add_device_part(*index, part, complete);
+    status = add_device_part(*index, part, work, complete);
     status = ledger_.settle(*index, status, complete);
     if (!status.ok()) break;
+    if (work.total_scratch_bytes >= kFullScratchBytes || work.batch.num_items() >= kMostItems) {
+      launch(work, mine);
+    }
   }
-  for (const CudaStream& mine : parts_.streams) {  // also after a failure: the bytes may be read
-    const CudaEvent taken;
-    taken.record(mine.get());
-    taken.hold(theirs);
-  }
+  launch(work, mine);
+  const CudaEvent taken;  // also after a failure: the bytes may be read
+  taken.record(mine);
+  taken.hold(theirs);
   return status;
 }
 
-Status DeviceFiller::add_device_part(size_t index, const DevicePart& part, bool& complete) {
+Status DeviceFiller::add_device_part(size_t index, const DevicePart& part, Work& work,
+                                     bool& complete) {
+  const cudaStream_t mine = parts_.streams.front().get();
   WARPROLL_TRY(ledger_.add_part(index, part.offset_bytes, part.bytes.size(), complete));
   const PlannedTensor& tensor = ledger_.tensor(index);
   Arrival& arrival = arrivals_[index];
   const bool whole = complete && part.bytes.size() == tensor.info.bytes;
   const bool needs_place = tensor.kind == Kind::kCopy && tensor.as_rows;
   if (whole && !needs_place && aligned(part.bytes.data())) {
-    arrival.stream = next_stream();
-    return process(index, part.bytes.data());
+    arrival.stream = mine;
+    return process(index, part.bytes.data(), work);
   }
-  WARPROLL_TRY(open(index));
+  WARPROLL_TRY(open(index, mine));
   if (!part.bytes.empty()) {
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(arrival.place + part.offset_bytes, part.bytes.data(),
-                                        part.bytes.size(), cudaMemcpyDeviceToDevice,
-                                        arrival.stream));
+                                        part.bytes.size(), cudaMemcpyDeviceToDevice, mine));
   }
-  return complete ? take_in(index) : ok_status();
+  return complete ? take_in(index, work) : ok_status();
+}
+
+void DeviceFiller::launch(Work& work, cudaStream_t stream) {
+  work.batch.launch(*parts_.items, stream);
+  for (BufferPool::Buffer* buffer : work.buffers) parts_.pool->give(buffer, stream);
+  work.buffers.clear();
+  work.scratch = nullptr;
+  work.scratch_used = work.total_scratch_bytes = 0;
 }
 
 // All bytes of the tensor are at its place, or will be when the stream gets there.
-Status DeviceFiller::take_in(size_t index) {
+Status DeviceFiller::take_in(size_t index, Work& work) {
   Arrival& arrival = arrivals_[index];
-  if (!aligned(arrival.place)) {  // rows stacked at odd places: the kernels read a copy
+  const std::byte* data = arrival.place;
+  if (!aligned(data)) {  // rows stacked at odd places: the kernels read a copy
     const uint64_t bytes = ledger_.tensor(index).info.bytes;
-    WARPROLL_TRY_ASSIGN(buffer, pool_.take(bytes, arrival.stream));
-    WARPROLL_CUDA_CHECK(cudaMemcpyAsync(buffer->memory.data(), arrival.place, bytes,
+    WARPROLL_TRY_ASSIGN(buffer, parts_.pool->take(bytes, arrival.stream));
+    work.buffers.push_back(buffer);
+    WARPROLL_CUDA_CHECK(cudaMemcpyAsync(buffer->memory.data(), data, bytes,
                                         cudaMemcpyDeviceToDevice, arrival.stream));
-    arrival.buffer = buffer;
-    arrival.place = buffer->memory.data();
+    data = buffer->memory.data();
   }
-  const Status status = process(index, arrival.place);
-  if (arrival.buffer != nullptr) pool_.give(std::exchange(arrival.buffer, nullptr), arrival.stream);
-  return status;
+  if (arrival.buffer != nullptr) work.buffers.push_back(std::exchange(arrival.buffer, nullptr));
+  return process(index, data, work);
 }
 
-Status DeviceFiller::process(size_t index, const std::byte* data) {
+Status DeviceFiller::process(size_t index, const std::byte* data, Work& work) {
   const PlannedTensor& tensor = ledger_.tensor(index);
   const Arrival& arrival = arrivals_[index];
   if (tensor.info.bytes == 0) return ok_status();
-  digests_->enqueue(arrival.digest, data, arrival.stream);
-  find_not_finite_key({.data = data,
-                       .bytes = tensor.info.bytes,
-                       .dtype = tensor.scan_as,
-                       .key = not_finite_.data() + index},
-                      arrival.stream);
-  if (tensor.kind == Kind::kQuantise) return quantise(index, data);
+  digests_->add(arrival.digest, data, not_finite_rule(tensor.scan_as), not_finite_ + index,
+                work.batch.sources, work.batch);
+  if (tensor.kind == Kind::kQuantise) return quantise(index, data, work);
   if (tensor.kind == Kind::kCopy && tensor.tiles) {
-    tensor.is_scale ? pack(index, nullptr, data) : pack(index, data, nullptr);
+    tensor.is_scale ? pack(index, nullptr, data, work.batch)
+                    : pack(index, data, nullptr, work.batch);
   }
   return ok_status();
 }
 
-Status DeviceFiller::quantise(size_t index, const std::byte* data) {
+Result<std::byte*> DeviceFiller::scratch(uint64_t bytes, Work& work, cudaStream_t stream) {
+  const uint64_t size = rounded(bytes);
+  if (work.scratch == nullptr || work.scratch_used + size > work.scratch->memory.size()) {
+    WARPROLL_TRY_ASSIGN(buffer, parts_.pool->take(std::max(size, work.scratch_bytes), stream));
+    work.buffers.push_back(buffer);
+    work.scratch = buffer;
+    work.scratch_used = 0;
+  }
+  std::byte* const at = work.scratch->memory.data() + work.scratch_used;
+  work.scratch_used += size;
+  work.total_scratch_bytes += size;
+  return at;
+}
+
+Status DeviceFiller::quantise(size_t index, const std::byte* data, Work& work) {
   const PlannedTensor& tensor = ledger_.tensor(index);
   const Arrival& arrival = arrivals_[index];
   const uint64_t elements_bytes = tensor.quantised.elements.bytes;
-  const uint64_t scales_at =
-      (elements_bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-  WARPROLL_TRY_ASSIGN(buffer,
-                      pool_.take(scales_at + tensor.quantised.scales.bytes, arrival.stream));
-  std::byte* elements = buffer->memory.data();
-  std::byte* scales = elements + scales_at;
+  const uint64_t scales_bytes = tensor.quantised.scales.bytes;
+  WARPROLL_TRY_ASSIGN(elements,
+                      scratch(rounded(elements_bytes) + scales_bytes, work, arrival.stream));
+  std::byte* const scales = elements + rounded(elements_bytes);
   const int64_t cols = tensor.info.shape.back();
-  quantise_mxfp8({.source = data,
-                  .source_dtype = tensor.info.dtype,
-                  .rows = static_cast<int64_t>(elements_bytes) / cols,
-                  .cols = cols,
-                  .elements = reinterpret_cast<uint8_t*>(elements),
-                  .scales = reinterpret_cast<uint8_t*>(scales)},
-                 nullptr, arrival.stream);
-  digests_->enqueue(arrival.digest + 1, elements, arrival.stream);
-  digests_->enqueue(arrival.digest + 2, scales, arrival.stream);
+  work.batch.quantise({.source = data,
+                       .source_dtype = tensor.info.dtype,
+                       .rows = static_cast<int64_t>(elements_bytes) / cols,
+                       .cols = cols,
+                       .elements = reinterpret_cast<uint8_t*>(elements),
+                       .scales = reinterpret_cast<uint8_t*>(scales)});
+  FillBatch& batch = work.batch;
+  digests_->add(arrival.digest + 1, elements, {}, nullptr, batch.quantised, batch);
+  digests_->add(arrival.digest + 2, scales, {}, nullptr, batch.quantised, batch);
   if (tensor.tiles) {
-    pack(index, elements, scales);
-  } else {
-    const auto copy = [&](uint64_t to, const std::byte* from, uint64_t bytes) {
-      WARPROLL_CUDA_CHECK(cudaMemcpyAsync(parts_.arena.data() + to, from, bytes,
-                                          cudaMemcpyDeviceToDevice, arrival.stream));
-    };
-    copy(tensor.arena_offset, elements, elements_bytes);
-    copy(tensor.scales_arena_offset, scales, tensor.quantised.scales.bytes);
+    pack(index, elements, scales, work.batch);
+    return ok_status();
   }
-  pool_.give(buffer, arrival.stream);
+  work.batch.copy(parts_.arena.data() + tensor.arena_offset, elements, elements_bytes);
+  work.batch.copy(parts_.arena.data() + tensor.scales_arena_offset, scales, scales_bytes);
   return ok_status();
 }
 
-void DeviceFiller::pack(size_t index, const std::byte* elements, const std::byte* scales) {
+void DeviceFiller::pack(size_t index, const std::byte* elements, const std::byte* scales,
+                        FillBatch& batch) {
   const PlannedTiles& tiles = *ledger_.tensor(index).tiles;
   const TileRegion& region = parts_.layout->tile_regions[tiles.region];
   WeightView rows = rows_of(region, tiles);
@@ -227,8 +279,8 @@ void DeviceFiller::pack(size_t index, const std::byte* elements, const std::byte
                          .gate_up = region.gate_up,
                          .first_matrix = tiles.first_matrix,
                          .first_row = tiles.first_row};
-  if (elements != nullptr) pack_elements(rows, to, arrivals_[index].stream);
-  if (scales != nullptr) pack_scales(rows, to, arrivals_[index].stream);
+  if (elements != nullptr) batch.pack_elements(rows, to);
+  if (scales != nullptr) batch.pack_scales(rows, to);
 }
 
 // What the device found of one tensor.
@@ -255,7 +307,11 @@ Result<FilledArena> DeviceFiller::finish() {
   WARPROLL_TRY(ledger_.check_missing());
   for (const CudaStream& stream : parts_.streams) stream.synchronize();
   digests_->fetch();
-  const std::vector<uint64_t> keys = not_finite_.to_host();
+  std::vector<uint64_t> keys(arrivals_.size());
+  if (!keys.empty()) {
+    WARPROLL_CUDA_CHECK(cudaMemcpy(keys.data(), not_finite_, keys.size() * sizeof(uint64_t),
+                                   cudaMemcpyDeviceToHost));
+  }
   for (size_t i = 0; i < keys.size(); ++i) WARPROLL_TRY(judge(i, keys[i]));
   return ledger_.finish();
 }

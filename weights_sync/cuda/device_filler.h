@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/stream_owner.h"
 #include "weights_sync/cuda/buffer_pool.h"
 #include "weights_sync/cuda/device_digests.h"
+#include "weights_sync/cuda/fill_batch.h"
 #include "weights_sync/cuda/staging_ring.h"
 #include "weights_sync/fill_ledger.h"
 #include "weights_sync/weight_filler.h"
@@ -24,8 +24,9 @@ namespace warproll {
 
 struct DeviceFillerParts {
   int device = 0;
-  uint64_t buffer_bytes = 0;
   std::span<const CudaStream> streams;
+  BufferPool* pool = nullptr;
+  ItemSlots* items = nullptr;
   StagingRing* ring = nullptr;
   const ArenaLayout* layout = nullptr;
   std::span<std::byte> arena;
@@ -37,6 +38,7 @@ class DeviceFiller final : public WeightFiller {
   static Result<std::unique_ptr<WeightFiller>> create(const DeviceFillerParts& parts);
   DeviceFiller(const DeviceFillerParts& parts, FillPlan plan);
   ~DeviceFiller() override;
+  Status start();  // once, before all else
 
   Status put(std::string_view tensor_name, std::span<const std::byte> bytes) override;
   Status put_part(std::string_view tensor_name, uint64_t offset_bytes,
@@ -53,14 +55,26 @@ class DeviceFiller final : public WeightFiller {
     size_t digest = 0;                     // in digests_; quantised: elements and scales next
   };
 
-  Status open(size_t index);
+  // What a launch is to do, and the buffers that it then lets go of.
+  struct Work {
+    FillBatch batch;
+    std::vector<BufferPool::Buffer*> buffers;
+    BufferPool::Buffer* scratch = nullptr;  // one of them, for quantised tensors
+    uint64_t scratch_used = 0;              // of that one
+    uint64_t scratch_bytes = 0;             // that a new one has at least
+    uint64_t total_scratch_bytes = 0;
+  };
+
+  Status open(size_t index, cudaStream_t stream);
   Status add_host_part(size_t index, uint64_t offset, std::span<const std::byte> bytes,
                        bool& complete);
-  Status add_device_part(size_t index, const DevicePart& part, bool& complete);
-  Status take_in(size_t index);
-  Status process(size_t index, const std::byte* data);
-  Status quantise(size_t index, const std::byte* data);
-  void pack(size_t index, const std::byte* elements, const std::byte* scales);
+  Status add_device_part(size_t index, const DevicePart& part, Work& work, bool& complete);
+  Status take_in(size_t index, Work& work);
+  Status process(size_t index, const std::byte* data, Work& work);
+  Status quantise(size_t index, const std::byte* data, Work& work);
+  Result<std::byte*> scratch(uint64_t bytes, Work& work, cudaStream_t stream);
+  void pack(size_t index, const std::byte* elements, const std::byte* scales, FillBatch& batch);
+  void launch(Work& work, cudaStream_t stream);
   Status judge(size_t index, uint64_t not_finite_key);
   void select_device() const;
   cudaStream_t next_stream();
@@ -69,8 +83,8 @@ class DeviceFiller final : public WeightFiller {
   FillLedger ledger_;
   std::vector<Arrival> arrivals_;  // [tensors]
   std::optional<DeviceDigests> digests_;
-  DeviceBuffer<uint64_t> not_finite_;  // [tensors] keys of find_not_finite_key
-  BufferPool pool_;
+  BufferPool::Buffer* results_ = nullptr;  // keys, then the digests' memory
+  uint64_t* not_finite_ = nullptr;         // [tensors] keys of the searches
   std::atomic<uint64_t> stream_index_{0};
 };
 

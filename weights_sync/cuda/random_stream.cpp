@@ -46,6 +46,7 @@ class StreamFiller final : public WeightFiller {
       sizes.push_back(manifest.entries[i].tensor.bytes);
     }
     digests_ = std::make_unique<DeviceDigests>(sizes);
+    digests_->allocate();
   }
 
   Status put(std::string_view name, std::span<const std::byte>) override { return refuse(name); }

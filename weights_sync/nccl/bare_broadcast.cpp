@@ -25,9 +25,9 @@ Status broadcast_all(NcclApi& api, NcclCommunicator& group, StagingSlots& slots,
 
 }  // namespace
 
-Result<double> bare_broadcast(const std::shared_ptr<NcclApi>& api, const NcclMembership& membership,
-                              uint64_t stream_bytes, uint64_t bucket_bytes,
-                              const NcclLimits& limits) {
+Result<BareTimes> bare_broadcast(const std::shared_ptr<NcclApi>& api,
+                                 const NcclMembership& membership, uint64_t stream_bytes,
+                                 uint64_t bucket_bytes, const NcclLimits& limits) {
   using Clock = std::chrono::steady_clock;
   WARPROLL_TRY(api->bind_thread());
   WARPROLL_TRY_ASSIGN(slots, StagingSlots::make(api, bucket_bytes, /*with_pinned=*/false));
@@ -36,10 +36,10 @@ Result<double> bare_broadcast(const std::shared_ptr<NcclApi>& api, const NcclMem
       broadcast_all(*api, *group, *slots, std::min(bucket_bytes, stream_bytes), bucket_bytes));
   const Clock::time_point begun = Clock::now();
   WARPROLL_TRY(broadcast_all(*api, *group, *slots, stream_bytes, bucket_bytes));
-  const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+  const Clock::time_point ended = Clock::now();
   group->close();
   (void)slots->drain(limits.ending);
-  return seconds;
+  return BareTimes{begun, ended, std::chrono::duration<double>(ended - begun).count()};
 }
 
 }  // namespace warproll

@@ -3,6 +3,7 @@
 // Thread: one. Errors: as NcclCommunicator's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -11,10 +12,15 @@
 
 namespace warproll {
 
-// Every rank calls it. Forms a group, connects it with one bucket, then gives the seconds that the
-// whole stream took.
-Result<double> bare_broadcast(const std::shared_ptr<NcclApi>& api, const NcclMembership& membership,
-                              uint64_t stream_bytes, uint64_t bucket_bytes,
-                              const NcclLimits& limits);
+// Of the whole stream, the group's forming and ending not counted.
+struct BareTimes {
+  std::chrono::steady_clock::time_point begun, ended;
+  double seconds = 0;  // of the slowest rank that is known
+};
+
+// Every rank calls it. Forms a group, connects it with one bucket, then sends the stream.
+Result<BareTimes> bare_broadcast(const std::shared_ptr<NcclApi>& api,
+                                 const NcclMembership& membership, uint64_t stream_bytes,
+                                 uint64_t bucket_bytes, const NcclLimits& limits);
 
 }  // namespace warproll

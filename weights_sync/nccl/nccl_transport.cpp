@@ -91,6 +91,20 @@ NcclTransport::NcclTransport(std::shared_ptr<NcclApi> api, NcclTransportOptions 
       options_(std::move(options)),
       terms_(nccl_terms(api_->version(), options_.max_ctas, options_.nccl_variables)) {}
 
+NcclTransport::~NcclTransport() { settle(); }
+
+void NcclTransport::settle() {
+  if (closing_.joinable()) closing_.join();
+}
+
+// On a thread of its own: it takes NCCL half a second, in which the weights can be verified.
+void NcclTransport::close(std::unique_ptr<NcclCommunicator> group) {
+  closing_ = std::thread([api = api_, group = std::move(group)]() mutable {
+    if (api->bind_thread().ok()) group->close();
+    group.reset();
+  });
+}
+
 Status NcclTransport::check(const UpdateBegin& begin) const {
   return check_nccl_terms(decode_nccl_terms(begin.source), terms_);
 }
@@ -100,17 +114,32 @@ Status NcclTransport::receive(const ReceiveRequest& request, const Manifest& man
   ++stats_.receives;
   const auto run = [&]() -> Status {
     WARPROLL_TRY(check_group(request));
+    settle();  // groups form one after the other
     WARPROLL_TRY(api_->bind_thread());
     const uint64_t slot_bytes = std::max<uint64_t>(
         kMinBucketBytes, std::min(manifest.bucket_bytes, manifest.stream_bytes()));
-    WARPROLL_TRY_ASSIGN(slots, StagingSlots::make(api_, slot_bytes, !request.device_sink));
-    const Status status = receive_stream(request, manifest, sink, cancellation, *slots);
-    if (!slots->drain(options_.ending)) stats_.abandoned_bytes += 2 * slot_bytes;
+    WARPROLL_TRY(want_slots(slot_bytes, !request.device_sink));
+    const Status status = receive_stream(request, manifest, sink, cancellation, *slots_);
+    if (!slots_->drain(options_.ending)) {
+      stats_.abandoned_bytes += 2 * slots_->slot_bytes();
+      slots_.reset();
+    }
     return status;
   };
   const Status status = run();
   if (!status.ok()) ++stats_.failed;
   return status;
+}
+
+Status NcclTransport::want_slots(uint64_t slot_bytes, bool with_pinned) {
+  if (slots_ && slots_->slot_bytes() == slot_bytes && slots_->has_pinned() == with_pinned &&
+      slots_->begin_again()) {
+    return ok_status();
+  }
+  slots_.reset();
+  WARPROLL_TRY_ASSIGN(slots, StagingSlots::make(api_, slot_bytes, with_pinned));
+  slots_ = std::move(slots);
+  return ok_status();
 }
 
 Status NcclTransport::receive_stream(const ReceiveRequest& request, const Manifest& manifest,
@@ -126,7 +155,7 @@ Status NcclTransport::receive_stream(const ReceiveRequest& request, const Manife
   const Status status =
       BucketReceive(*api_, *group, slots, manifest, sink, request.device_sink).run();
   if (status.ok()) {
-    group->close();
+    close(std::move(group));
   } else {
     group->abort();
   }

@@ -4,13 +4,17 @@
 //
 // Bytes reach a sink only after they have arrived. With a device_sink they stay on the GPU; without
 // one (a worker whose weights are in host memory) they are copied to pinned memory for `sink`.
-// GPU memory, beside NCCL's own: two buckets, for the length of the receive.
+// A receive that went well returns when the stream has ended; its group is taken apart meanwhile, on a
+// thread of its own, which the next receive and settle() wait for. After a failure nothing is left.
+// GPU memory, beside NCCL's own: two buckets, kept from the first receive on while their size stays (to
+// allocate or to free stops the whole GPU, and so whoever decodes there).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "weights_sync/broadcast_transport.h"
 #include "weights_sync/nccl/nccl_api.h"
@@ -38,6 +42,7 @@ struct NcclTransportStats {
 class NcclTransport final : public BroadcastTransport {
  public:
   NcclTransport(std::shared_ptr<NcclApi> api, NcclTransportOptions options);
+  ~NcclTransport() override;
 
   [[nodiscard]] std::string_view name() const override { return "nccl"; }
   [[nodiscard]] HelloEnvironment environment() const override { return terms_; }
@@ -45,9 +50,12 @@ class NcclTransport final : public BroadcastTransport {
   // kInvalidArgument also: the Start named no group, or this worker is not in it.
   Status receive(const ReceiveRequest& request, const Manifest& manifest, const StreamSink& sink,
                  const Cancellation& cancellation) override;
+  void settle() override;
   [[nodiscard]] const NcclTransportStats& stats() const { return stats_; }
 
  private:
+  void close(std::unique_ptr<NcclCommunicator> group);
+  Status want_slots(uint64_t slot_bytes, bool with_pinned);
   Status receive_stream(const ReceiveRequest& request, const Manifest& manifest,
                         const StreamSink& sink, const Cancellation& cancellation,
                         StagingSlots& slots);
@@ -56,6 +64,8 @@ class NcclTransport final : public BroadcastTransport {
   const NcclTransportOptions options_;
   const HelloEnvironment terms_;
   NcclTransportStats stats_;
+  std::unique_ptr<StagingSlots> slots_;  // of the last receive; idle between two
+  std::thread closing_;                  // of the last receive's group
 };
 
 }  // namespace warproll

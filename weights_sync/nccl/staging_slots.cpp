@@ -27,6 +27,7 @@ Result<std::unique_ptr<StagingSlots>> StagingSlots::make(std::shared_ptr<NcclApi
 }
 
 Status StagingSlots::allocate(uint64_t slot_bytes, bool with_pinned) {
+  slot_bytes_ = slot_bytes;
   WARPROLL_TRY(keep(api_->make_stream(StreamPriority::kLow), &communication_));
   WARPROLL_TRY(keep(api_->make_stream(StreamPriority::kLow), &processing_));
   WARPROLL_TRY(keep(api_->make_event(), &ended_));

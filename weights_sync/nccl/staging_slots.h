@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "protocol/status.h"
 #include "weights_sync/nccl/nccl_api.h"
@@ -29,6 +30,11 @@ class StagingSlots {
   StagingSlots(const StagingSlots&) = delete;
   StagingSlots& operator=(const StagingSlots&) = delete;
   ~StagingSlots();  // drain()s for a moment if that was not done
+
+  [[nodiscard]] uint64_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] bool has_pinned() const { return slots_[0].pinned != nullptr; }
+  // For another stream. false: the last one's work may still be under way.
+  [[nodiscard]] bool begin_again() { return std::exchange(drained_, false) && !abandoned_; }
 
   [[nodiscard]] Slot& slot_of(uint64_t bucket_index) { return slots_[bucket_index % 2]; }
   [[nodiscard]] GpuStream communication() const { return communication_; }
@@ -51,6 +57,7 @@ class StagingSlots {
   GpuStream processing_ = nullptr;
   GpuEvent ended_ = nullptr;
   void* word_ = nullptr;
+  uint64_t slot_bytes_ = 0;
   bool drained_ = false;
   bool abandoned_ = false;
 };

@@ -36,6 +36,7 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
                                  {"worker", row.worker},
                                  {"workers", options.workers},
                                  {"max_ctas", row.max_ctas},
+                                 {"spare_sms", options.device.spare_sms},
                                  {"bucket_mb", options.bucket_mb},
                                  {"stream_bytes", row.stream_bytes},
                                  {"seconds", row.seconds},
@@ -58,6 +59,9 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
   json["tokens_per_s_during"] = row.tokens_per_s_during;
   json["tokens_per_s_receive"] = row.tokens_per_s_receive;
   if (row.tokens_per_s_during > 0) json["slowdown"] = slowdown(row);
+  if (row.tokens_per_s_bare > 0) {
+    json["bare_slowdown"] = 1 - row.tokens_per_s_bare / row.tokens_per_s_before;
+  }
   json["restarted_sequences"] = row.restarted_sequences;
   json["digests_equal"] = row.digests_equal;
   return json;
@@ -176,6 +180,11 @@ void add_worker_options(CLI::App& command, SyncOptions& options) {
       ->capture_default_str();
   command.add_option("--max-batch-tokens", options.worker.max_batch_tokens, "of a prefill step")
       ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  command
+      .add_option("--spare-sms", options.device.spare_sms,
+                  "SMs of the GPU that decoding leaves to NCCL")
+      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   add_device_options(command, options.device);
 }

@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "weights_sync/nccl/bare_broadcast.h"
 #include "weights_sync/nccl/nccl_transport.h"
 #include "weights_sync/nccl/staging_slots.h"
 #include "worker/commands/bench_sync_mate.h"
@@ -18,6 +17,7 @@ constexpr milliseconds kAnswer(10'000);
 constexpr milliseconds kDrawn(300'000);  // page-locking tens of GB takes a minute
 constexpr milliseconds kBare(120'000);
 constexpr std::chrono::microseconds kPause(50);
+constexpr uint64_t kCopyBytes = uint64_t{2} << 20;
 
 Result<UpdateOffer> offer_of(const Manifest& manifest, std::string encoded, TransportRoute route) {
   UpdateOffer offer;
@@ -91,13 +91,22 @@ class MemoryTransport final : public BroadcastTransport {
   Status receive_on_device(const ReceiveRequest& request, const Manifest& manifest,
                            const Cancellation& cancellation) {
     WARPROLL_TRY(api_->bind_thread());
-    WARPROLL_TRY_ASSIGN(slots, StagingSlots::make(api_, manifest.bucket_bytes, false));
+    if (!slots_) {
+      WARPROLL_TRY_ASSIGN(made, StagingSlots::make(api_, manifest.bucket_bytes, false));
+      slots_ = std::move(made);
+    }
+    StagingSlots* const slots = slots_.get();
     const uint64_t num_buckets = manifest.num_buckets();
+    // In pieces: a step's inputs take the same way, behind what is on it.
     const auto copy = [&](uint64_t i) -> Status {
       StagingSlots::Slot& slot = slots->slot_of(i);
       if (i >= 2) WARPROLL_TRY(api_->wait(slots->communication(), slot.used));
-      WARPROLL_TRY(api_->copy(slot.device, stream_.bytes + i * manifest.bucket_bytes,
-                              manifest.bytes_of_bucket(i), slots->communication()));
+      const uint64_t bytes = manifest.bytes_of_bucket(i);
+      for (uint64_t at = 0; at < bytes; at += kCopyBytes) {
+        WARPROLL_TRY(api_->copy(static_cast<std::byte*>(slot.device) + at,
+                                stream_.bytes + i * manifest.bucket_bytes + at,
+                                std::min(kCopyBytes, bytes - at), slots->communication()));
+      }
       return api_->record(slot.moved, slots->communication());
     };
     for (uint64_t i = 0; i < std::min<uint64_t>(2, num_buckets); ++i) WARPROLL_TRY(copy(i));
@@ -116,6 +125,7 @@ class MemoryTransport final : public BroadcastTransport {
 
   const std::shared_ptr<NcclApi> api_;
   DrawnStream stream_;
+  std::unique_ptr<StagingSlots> slots_;  // kept, as the nccl transport keeps its own
 };
 
 }  // namespace
@@ -144,7 +154,7 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
     route.group = groups_over(link);
     return offer_of(manifest, drawn.text, std::move(route));
   };
-  feed.bare_seconds = [&link, &mates, current, api](int32_t ctas) -> Result<double> {
+  feed.bare = [&link, &mates, current, api](int32_t ctas) -> Result<BareTimes> {
     SyncFrame frame;
     frame.task = SyncTask::kBare;
     frame.max_ctas = ctas;
@@ -156,7 +166,7 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
       ++order.rank;
       WARPROLL_TRY(mate->begin_bare(order, id.text));
     }
-    const Result<double> mine =
+    Result<BareTimes> mine =
         bare_broadcast(api, {id.text, 1, order.num_ranks, ctas}, current->stream_bytes,
                        current->bucket_bytes, {Clock::now() + kBare});
     // Every answer comes in any case, and must not be taken for another's.
@@ -168,7 +178,8 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
     }
     WARPROLL_TRY(status);
     WARPROLL_TRY(mine.status());
-    return std::max(*mine, theirs->seconds);
+    mine->seconds = std::max(mine->seconds, theirs->seconds);
+    return mine;
   };
   return feed;
 }
@@ -218,6 +229,12 @@ Status TimedTransport::receive(const ReceiveRequest& request, const Manifest& ma
   const std::lock_guard lock(mutex_);
   times_.ended = Clock::now();
   return status;
+}
+
+void TimedTransport::settle() {
+  inner_->settle();
+  const std::lock_guard lock(mutex_);
+  times_.settled = Clock::now();
 }
 
 ReceiveTimes TimedTransport::times() const {

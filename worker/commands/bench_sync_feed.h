@@ -14,6 +14,7 @@
 #include "protocol/status.h"
 #include "weights_sync/broadcast_transport.h"
 #include "weights_sync/broadcaster.h"
+#include "weights_sync/nccl/bare_broadcast.h"
 #include "weights_sync/nccl/nccl_api.h"
 #include "worker/commands/bench_sync_link.h"
 #include "worker/commands/bench_sync_stream.h"
@@ -27,8 +28,8 @@ struct SyncFeed {
   // Draws the version and offers it.
   std::function<Result<UpdateOffer>(uint64_t weight_version, uint64_t seed, int32_t max_ctas)>
       offer;
-  // Seconds of bare broadcasts of what is offered. Null: there is no such thing.
-  std::function<Result<double>(int32_t max_ctas)> bare_seconds;
+  // Bare broadcasts of what is offered. Null: there is no such thing.
+  std::function<Result<BareTimes>(int32_t max_ctas)> bare;
 };
 
 // `link` and `mates` outlive the feed. max_ctas: the most that any update will take. mates: the other
@@ -44,6 +45,7 @@ SyncFeed memory_feed(DrawStream draw, std::shared_ptr<NcclApi> api);
 struct ReceiveTimes {
   using TimePoint = std::chrono::steady_clock::time_point;
   TimePoint begun, first, last, ended;  // first and last: handed to the sink
+  TimePoint settled;                    // the group is taken apart; of settle()
   uint64_t first_bytes = 0;             // of the first bucket
   uint64_t bytes = 0;
 };
@@ -57,6 +59,7 @@ class TimedTransport final : public BroadcastTransport {
     return inner_->check(begin);
   }
   [[nodiscard]] HelloEnvironment environment() const override { return inner_->environment(); }
+  void settle() override;
   Status receive(const ReceiveRequest& request, const Manifest& manifest, const StreamSink& sink,
                  const Cancellation& cancellation) override;
   [[nodiscard]] ReceiveTimes times() const;  // any thread

@@ -93,14 +93,15 @@ Status perform(SyncFrame asked, SyncFrame& reply, SyncWorker& worker,
       WARPROLL_TRY_ASSIGN(order, unpack<BareOrder>(asked.text));
       if (!api) return failed_precondition("there is no NCCL");
       WARPROLL_TRY_ASSIGN(
-          seconds,
+          times,
           bare_broadcast(api, {asked.text, order.rank, order.num_ranks, order.max_ctas},
                          order.stream_bytes, order.bucket_bytes, {Clock::now() + kBareLimit}));
-      reply.seconds = seconds;
+      reply.seconds = times.seconds;
       return ok_status();
     }
     case SyncTask::kRow: {
       WARPROLL_TRY_ASSIGN(order, unpack<SyncRowOrder>(asked.text));
+      worker.settle();
       reply.text = pack(row_of(worker, order));
       return ok_status();
     }

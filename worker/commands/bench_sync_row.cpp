@@ -18,24 +18,22 @@ SyncPhase phase_at(const SyncUpdate& update, TimePoint when) {
     TimePoint ended;
     SyncPhase phase;
   } phases[] = {
-      {update.receive.begun, SyncPhase::kCheck}, {update.receive.first, SyncPhase::kForming},
-      {update.receive.last, SyncPhase::kStream}, {update.receive.ended, SyncPhase::kClosing},
-      {update.ready, SyncPhase::kVerify},        {update.committed, SyncPhase::kFlip}};
+      {update.receive.begun, SyncPhase::kCheck},  {update.receive.first, SyncPhase::kForming},
+      {update.receive.ended, SyncPhase::kStream}, {update.ready, SyncPhase::kVerify},
+      {update.committed, SyncPhase::kFlip},       {update.receive.settled, SyncPhase::kClosing}};
   for (const auto& phase : phases) {
     if (when <= phase.ended) return phase.phase;
   }
   return SyncPhase::kAfter;
 }
 
-double rate(const SyncUpdate& update, bool has_group) {
+double rate(const SyncUpdate& update) {
   const ReceiveTimes& receive = update.receive;
   if (receive.bytes == receive.first_bytes) {  // one bucket
     return static_cast<double>(receive.bytes) / 1e9 / seconds(update.ready - receive.begun);
   }
-  // What NCCL takes to end a group is no part of the rate.
-  const double verify = seconds(update.ready - (has_group ? receive.ended : receive.last));
   return static_cast<double>(receive.bytes - receive.first_bytes) / 1e9 /
-         (seconds(receive.last - receive.first) + verify);
+         seconds(update.ready - receive.first);
 }
 
 }  // namespace
@@ -61,14 +59,14 @@ std::string_view to_string(SyncPhase phase) {
 }
 
 SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const SyncSpan& before,
-                      TimePoint settled, bool has_group) {
+                      TimePoint settled) {
   const ReceiveTimes& receive = update.receive;
   SyncRow row;
   row.seconds = seconds(update.committed - update.begun);
   row.receive_s = seconds(update.ready - receive.begun);
   row.forming_s = seconds(receive.first - receive.begun);
-  row.closing_s = seconds(receive.ended - receive.last);
-  row.gb_per_s = rate(update, has_group);
+  if (receive.settled > receive.ended) row.closing_s = seconds(receive.settled - receive.ended);
+  row.gb_per_s = rate(update);
   row.flip_us = static_cast<double>(update.flip_us);
   row.restarted_sequences = update.restarted_sequences;
 
@@ -93,8 +91,7 @@ SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const Sync
 
 SyncRow row_of(const SyncWorker& worker, const SyncRowOrder& order) {
   const SyncUpdate update = worker.last_update();
-  const bool has_group = order.max_ctas != 0;
-  SyncRow row = make_sync_row(update, worker.steps(), order.before, order.settled, has_group);
+  SyncRow row = make_sync_row(update, worker.steps(), order.before, order.settled);
   row.worker = worker.index();
   row.max_ctas = order.max_ctas;
   row.stream_bytes = order.stream_bytes;

@@ -17,12 +17,12 @@ struct SyncRow {
   int32_t worker = 0;  // its index
   int32_t max_ctas = 0;
   uint64_t stream_bytes = 0;
-  double seconds = 0;                 // Begin to Committed
-  double receive_s = 0;               // the transport's part and the verification: set-up to Ready
-  double forming_s = 0;               // of that, before the first bucket
-  double closing_s = 0;               // of that, from the last bucket to the end of the group
-  double gb_per_s = 0;                // of the stream, digests, layout and verification included
-  double bare_gb_per_s = 0;           // 0 = not measured; nothing decodes
+  double seconds = 0;        // Begin to Committed
+  double receive_s = 0;      // the transport's part and the verification: set-up to Ready
+  double forming_s = 0;      // of that, before the first bucket
+  double closing_s = 0;      // from the end of the stream to that of the group, beside the rest
+  double gb_per_s = 0;       // of the stream, digests, layout and verification included
+  double bare_gb_per_s = 0;  // 0 = not measured; nothing decodes
   double bare_decoding_gb_per_s = 0;  // the same beside decoding
   double stall_us = 0;                // longest gap between two steps less the median
   double stall_steps = 0;
@@ -33,6 +33,7 @@ struct SyncRow {
   double tokens_per_s_before = 0;
   double tokens_per_s_during = 0;   // while buckets arrive; 0 = too few steps to tell
   double tokens_per_s_receive = 0;  // from set-up to Ready
+  double tokens_per_s_bare = 0;     // during bare broadcasts; 0 = not measured
   int32_t restarted_sequences = 0;
   bool digests_equal = false;
 };
@@ -44,7 +45,7 @@ struct SyncSpan {
 };
 // `before`: decoding without an update. settled: a while after the commit.
 SyncRow make_sync_row(const SyncUpdate& update, const StepLog& steps, const SyncSpan& before,
-                      StepWindow::TimePoint settled, bool has_group);
+                      StepWindow::TimePoint settled);
 
 // What a worker needs to know to make its own row of the last update.
 struct SyncRowOrder {

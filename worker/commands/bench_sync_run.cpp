@@ -13,7 +13,7 @@ namespace warproll {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kSettle(200);
+constexpr std::chrono::milliseconds kSettle(300);
 constexpr uint64_t kSeeds[] = {1, 2};  // versions take turns: 1, 2, 1 ...
 
 // Ranks that share a GPU: NCCL has to take them for as many hosts.
@@ -113,14 +113,15 @@ Status SyncBench::decode(bool on) {
 }
 
 Status SyncBench::run(int32_t max_ctas, const std::function<void(const SyncRow&)>& take) {
-  double bare = 0, bare_decoding = 0;
+  double bare = 0, bare_decoding = 0, bare_tokens_per_s = 0;
   WARPROLL_TRY(decode(false));
-  if (feed_.bare_seconds) {
-    WARPROLL_TRY_ASSIGN(seconds, feed_.bare_seconds(max_ctas));
-    bare = seconds;
+  if (feed_.bare) {
+    WARPROLL_TRY_ASSIGN(alone, feed_.bare(max_ctas));
+    bare = alone.seconds;
     WARPROLL_TRY(decode(true));
-    WARPROLL_TRY_ASSIGN(beside, feed_.bare_seconds(max_ctas));
-    bare_decoding = beside;
+    WARPROLL_TRY_ASSIGN(beside, feed_.bare(max_ctas));
+    bare_decoding = beside.seconds;
+    bare_tokens_per_s = worker_->steps().window(beside.begun, beside.ended).tokens_per_s;
   }
   for (int32_t i = 0; i < options_.updates; ++i) {
     WARPROLL_TRY_ASSIGN(rows, update(max_ctas));
@@ -128,6 +129,7 @@ Status SyncBench::run(int32_t max_ctas, const std::function<void(const SyncRow&)
       const double gb = static_cast<double>(row.stream_bytes) / 1e9;
       if (bare > 0) row.bare_gb_per_s = gb / bare;
       if (bare_decoding > 0) row.bare_decoding_gb_per_s = gb / bare_decoding;
+      if (row.worker == 0) row.tokens_per_s_bare = bare_tokens_per_s;
       take(row);
     }
   }
@@ -189,6 +191,7 @@ Result<std::vector<SyncRow>> SyncBench::update(int32_t max_ctas) {
       worker_->run_until(order.before.from + std::chrono::milliseconds(options_.baseline_ms)));
   order.before.to = Clock::now();
   WARPROLL_TRY(worker_->update(std::move(offer)).status());
+  worker_->settle();  // what is left of a group ends while the worker decodes on
   WARPROLL_TRY(worker_->run_until(Clock::now() + kSettle));
   order.settled = Clock::now();
   std::vector<SyncRow> rows = {row_of(*worker_, order)};

@@ -110,17 +110,19 @@ class SyncTrainer {
 
   Status bare(const SyncFrame& asked, SyncFrame& reply) {
     if (!stream_.manifest) return failed_precondition("nothing is drawn");
+    route_.reset();  // no group of an update is under way any more
+    source_.reset();
     WARPROLL_TRY_ASSIGN(unique_id, api_->make_unique_id());
     SyncFrame id;
     id.task = asked.task;
     id.text = unique_id;
     WARPROLL_TRY(link_.send(id));
     WARPROLL_TRY_ASSIGN(
-        seconds,
+        times,
         bare_broadcast(api_, {unique_id, 0, static_cast<int32_t>(asked.number) + 1, asked.max_ctas},
                        stream_.manifest->stream_bytes(), stream_.manifest->bucket_bytes,
                        {std::chrono::steady_clock::now() + kBareLimit}));
-    reply.seconds = seconds;
+    reply.seconds = times.seconds;
     return ok_status();
   }
 

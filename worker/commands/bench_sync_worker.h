@@ -82,6 +82,9 @@ class SyncWorker {
   // Until every worker serves it. An update that fails ends as its reason.
   Result<SyncUpdate> update(UpdateOffer offer);
 
+  // Returns when what is left of the last update's group has ended.
+  void settle() { transport_.settle(); }
+
   // Further workers, which the updates go to as well. They outlive it.
   Status add_mate(SyncMate& mate);
   // Of a mate, in its own process: messages of the trainer's go in, its own come out, and sequences that

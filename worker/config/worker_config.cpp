@@ -40,6 +40,8 @@ void describe_engine(ConfigVisitor& v, WorkerConfig::Engine& engine) {
   const ConfigSection section(v, "engine", "continuous batching and the KV cache");
   v.choice("device", engine.device, {"auto", "cpu", "cuda"}, "auto = a GPU if there is one");
   v.integer("gpu", engine.gpu, {0, 63}, "which GPU");
+  v.integer("spare_sms", engine.spare_sms, {-1, 64},
+            "GPU: SMs that decoding leaves to a broadcast; -1 = weights.nccl_max_ctas with nccl");
   v.flag("batch_invariant", engine.batch_invariant,
          "GPU: a sample's bits do not depend on the batch, so it can be generated again");
   v.integer("max_running_sequences", engine.max_running_sequences, {1, 65536},

@@ -46,6 +46,7 @@ struct WorkerConfig {
   struct Engine {
     std::string device = "auto";
     int64_t gpu = 0;
+    int64_t spare_sms = -1;
     bool batch_invariant = true;
     int64_t max_running_sequences = 32;
     int64_t max_queued_samples = 1024;
@@ -62,7 +63,7 @@ struct WorkerConfig {
     std::string swap = "auto";
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
-    int64_t nccl_max_ctas = 4;
+    int64_t nccl_max_ctas = 2;
   } weights;
 
   struct Log {

@@ -6,6 +6,7 @@
 #include "worker/node/serving_model.h"
 #ifdef WARPROLL_HAS_CUDA
 #include "kernels/cuda/device_info.h"
+#include "kernels/cuda/spare_multiprocessors.h"
 #include "rollout/engine/cuda/cuda_backend.h"
 #include "weights_sync/cuda/cuda_arena_device.h"
 #include "weights_sync/cuda/serving_arena.h"
@@ -56,6 +57,11 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
                             "', a GPU has bf16 alone");
   }
   use_gpu(gpu.index);
+  if (options.spare_sms < 0 || options.spare_sms >= gpu.num_multiprocessors) {
+    return invalid_argument(std::to_string(options.spare_sms) + " SMs to spare, this GPU has " +
+                            std::to_string(gpu.num_multiprocessors));
+  }
+  spare_multiprocessors(options.spare_sms);
   ModelDevice device;
   WARPROLL_TRY_ASSIGN(moe_path, moe_path_from(options.moe_path));
   device.runner = cuda_runner({.batch_invariant = options.batch_invariant,

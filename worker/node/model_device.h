@@ -21,6 +21,7 @@ struct ModelDeviceOptions {
       "auto";  // "auto" (f32 on a CPU, bf16 on a GPU), "f32", "bf16", "f16"
   int32_t gpu_index = 0;
   bool batch_invariant = true;    // GPU: one order of every sum, whatever the batch
+  int32_t spare_sms = 0;          // GPU: SMs that decoding leaves to NCCL; of the whole process
   bool time_ops = false;          // GPU: of benches
   std::string moe_path = "auto";  // GPU: also "warp_decode", "expert_centric", "literal"
 };

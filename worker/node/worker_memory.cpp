@@ -37,6 +37,12 @@ ModelDeviceOptions device_options(const WorkerConfig& config) {
   options.gpu_index = static_cast<int32_t>(config.engine.gpu);
   options.activation_dtype = config.model.activation_dtype;
   options.batch_invariant = config.engine.batch_invariant;
+  const std::vector<std::string>& transports = config.weights.transports;
+  const bool over_nccl =
+      std::find(transports.begin(), transports.end(), "nccl") != transports.end();
+  const int64_t wanted = over_nccl ? config.weights.nccl_max_ctas : 0;
+  options.spare_sms =
+      static_cast<int32_t>(config.engine.spare_sms >= 0 ? config.engine.spare_sms : wanted);
   return options;
 }
 

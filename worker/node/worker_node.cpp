@@ -55,7 +55,7 @@ void WorkerNode::housekeeping() {
   const Result<RetentionResult> retention = log_->apply_retention();
   if (!retention.ok()) logger_.warn("retention: " + retention.status().message());
   const Status engine = engine_->failure();
-  if (!engine.ok()) fail(engine.with_context("engine"));
+  if (!engine.ok()) fail(engine);
 }
 
 Status WorkerNode::run(StopSignal& stop) {

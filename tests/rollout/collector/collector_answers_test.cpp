@@ -32,6 +32,18 @@ TEST_F(CollectorTest, MakesOnlyTheSamplesThatAreMissing) {
   EXPECT_EQ(generator_.requests()[3].sample_index, 2);
 }
 
+TEST_F(CollectorTest, AGeneratorThatHasFailedEndsTheCollectorAndNoTask) {
+  offer(task("a", 2));
+  generator_.fail(failed_precondition("engine: the device fell off the bus"));
+  collector_->offer({task("b"), 7});
+  const Status ended = collector_->run_once(Clock::now() + std::chrono::milliseconds(5));
+  EXPECT_EQ(ended.message(), "engine: the device fell off the bus");
+  for (const TaskAck& ack : collector_->take_answers()) {
+    EXPECT_NE(ack.answer, TaskAnswer::kRejected) << ack.reason;
+  }
+  EXPECT_EQ(log_->last_seq(), 0u);  // nothing was sealed: the trainer issues both again
+}
+
 TEST_F(CollectorTest, RejectsAnUnknownEnvByName) {
   Task bad = task("a");
   bad.env = "browser";

@@ -47,6 +47,22 @@ class ScriptedGenerator final : public TokenGenerator {
     return samples;
   }
 
+  [[nodiscard]] Status failure() const override {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  // As the engine when a step throws: what it had comes out without its tokens.
+  void fail(const Status& why) {
+    std::lock_guard lock(mutex_);
+    failure_ = refuse_ = why;
+    for (const SampleRequest& request : requests_) {
+      GeneratedSample& lost = finished_.emplace_back();
+      lost.request_id = request.request_id;
+      lost.finish_reason = FinishReason::kError;
+      lost.error_type = kEngineFailure;
+    }
+  }
   void end(GeneratedSample sample) {
     std::lock_guard lock(mutex_);
     ++ended_;
@@ -86,12 +102,12 @@ class ScriptedGenerator final : public TokenGenerator {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<SampleRequest> requests_;
   std::vector<GeneratedSample> finished_;
   size_t ended_ = 0;
   size_t room_ = 1000;
-  Status refuse_;
+  Status refuse_, failure_;
 };
 
 class CollectorTest : public ::testing::Test {

@@ -188,12 +188,17 @@ TEST(DeviceFillGpu, rows_lie_where_the_host_has_them_and_aliases_are_compared) {
   }
 }
 
-TEST(DeviceFillGpu, two_hundred_fills_leave_no_memory_behind) {
+// The device keeps its buffers; how many there are depends on how far the host runs ahead, until there
+// are enough for one fill.
+TEST(DeviceFillGpu, a_thousand_fills_leave_no_memory_behind) {
   SKIP_WITHOUT_GPU();
+  constexpr int kFills = 1000;
+  constexpr size_t kMoreBuffers =
+      16 << 20;  // a buffer is 64 KiB: one lost a fill would be four times that
   const ArenaDevicePtr device = make_cuda_arena_device().value();
   const Golden golden("qwen3moe-tiny", true);
   size_t before = 0, after = 0, total = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < kFills; ++i) {
     DeviceArena arena(device, golden.layout.total_bytes);
     auto filler = device->make_filler(golden.layout, arena.buffer.span(), nullptr).value();
     if (i % 4 == 3) {  // given up half way
@@ -202,10 +207,10 @@ TEST(DeviceFillGpu, two_hundred_fills_leave_no_memory_behind) {
       ASSERT_TRUE(fill_from_checkpoint(golden.checkpoint, *filler).ok());
     }
     filler.reset();
-    if (i == 4) WARPROLL_CUDA_CHECK(cudaMemGetInfo(&before, &total));
+    if (i == 20) WARPROLL_CUDA_CHECK(cudaMemGetInfo(&before, &total));
   }
   WARPROLL_CUDA_CHECK(cudaMemGetInfo(&after, &total));
-  EXPECT_GE(after, before);  // free bytes; the driver may have given some back itself
+  EXPECT_GE(after + kMoreBuffers, before);  // free bytes
 }
 
 TEST(DeviceFillGpu, an_arena_that_does_not_fit_is_a_status) {
@@ -213,7 +218,8 @@ TEST(DeviceFillGpu, an_arena_that_does_not_fit_is_a_status) {
   const ArenaDevicePtr device = make_cuda_arena_device().value();
   const auto buffer = ArenaBuffer::allocate(uint64_t{1} << 42, device);
   EXPECT_EQ(buffer.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(buffer.status().message(), HasSubstr("weight arena of 4398046511104 bytes: memory of GPU 0 is exhausted"));
+  EXPECT_THAT(buffer.status().message(),
+              HasSubstr("weight arena of 4398046511104 bytes: memory of GPU 0 is exhausted"));
   EXPECT_TRUE(ArenaBuffer::allocate(1 << 20, device).ok());
 }
 

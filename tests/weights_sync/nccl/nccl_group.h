@@ -30,10 +30,11 @@ inline constexpr milliseconds kEnding{200 * kSlow};
 
 struct FakeMember {
   explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes)
-      : transport(std::make_shared<FakeNccl>(cluster),
-                  {.max_ctas = 4, .silence = kSilence, .ending = kEnding}),
+      : transport(std::make_unique<NcclTransport>(
+            std::make_shared<FakeNccl>(cluster),
+            NcclTransportOptions{.max_ctas = 4, .silence = kSilence, .ending = kEnding})),
         stream(stream_bytes) {}
-  NcclTransport transport;
+  std::unique_ptr<NcclTransport> transport;  // keeps its staging slots
   update_fixtures::StreamCollector stream;
   Cancellation cancellation;
   Status status = internal_error("did not run");
@@ -47,7 +48,7 @@ struct FakeMember {
       };
     }
     thread = std::thread([this, offered, request = std::move(request)] {
-      status = transport.receive(request, *offered.manifest, stream.sink(), cancellation);
+      status = transport->receive(request, *offered.manifest, stream.sink(), cancellation);
     });
   }
 };
@@ -86,6 +87,7 @@ class FakeFleet {
   void join() {
     for (auto& member : members_) {
       if (member->thread.joinable()) member->thread.join();
+      if (member->transport) member->transport->settle();
     }
   }
 
@@ -99,9 +101,10 @@ class FakeFleet {
     return deadline_exceeded("the root's part does not end");
   }
 
-  // Nothing is left once the source has ended its groups.
+  // Nothing is left once the source has ended its groups and the members are gone.
   std::string left_over() {
     join();
+    for (auto& member : members_) member->transport.reset();
     source_.reset();
     return cluster_.left_over();
   }

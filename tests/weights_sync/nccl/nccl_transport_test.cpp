@@ -138,7 +138,7 @@ TEST_P(NcclTransfer, AnAbortThatHangsIsLeftToItself) {
   EXPECT_LT(Clock::now() - begun, milliseconds(5'000 * kSlow));
   EXPECT_FALSE(fleet.member(0).status.ok());
   // What the device may still write to is not freed.
-  EXPECT_GT(fleet.member(0).transport.stats().abandoned_bytes, 0u);
+  EXPECT_GT(fleet.member(0).transport->stats().abandoned_bytes, 0u);
   EXPECT_THAT(fleet.cluster().left_over(), HasSubstr("allocations"));
   fleet.cluster().release();
   for (const auto end = in_ms(5'000 * kSlow); Clock::now() < end;) {
@@ -202,6 +202,31 @@ TEST(NcclTransport, AFailingSinkEndsTheGroup) {
   EXPECT_EQ(bad.status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(fleet.member(0).status.code(), StatusCode::kUnavailable);
   EXPECT_FALSE(fleet.outcome().ok());
+  bad.transport.reset();
+  EXPECT_EQ(fleet.left_over(), "");
+}
+
+TEST(NcclTransport, KeepsItsStagingSlotsFromOneReceiveToTheNext) {
+  FakeFleet fleet(arith(1, 3));
+  FakeMember member(fleet.cluster(), fleet.offered().manifest->stream_bytes());
+  std::set<const std::byte*> places;
+  for (int i = 0; i < 3; ++i) {
+    fleet.start(1, 0);
+    ReceiveRequest request{fleet.id(), fleet.route().source, "", in_ms(10'000 * kSlow)};
+    request.participants = {"worker 0"};
+    request.nccl_unique_id = "id " + std::to_string(i + 1);
+    request.rank = 1;
+    request.device_sink = [&](uint64_t, std::span<const std::byte> bytes, void*) {
+      places.insert(bytes.data());
+      return ok_status();
+    };
+    const Status status =
+        member.transport->receive(request, *fleet.offered().manifest, {}, member.cancellation);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_TRUE(fleet.outcome().ok());
+  }
+  EXPECT_EQ(places.size(), 2u);
+  member.transport.reset();
   EXPECT_EQ(fleet.left_over(), "");
 }
 
@@ -232,13 +257,13 @@ TEST(NcclTransport, AStartWithoutAGroupIsRefused) {
   ReceiveRequest request{{1, 3, 1}, "", "", in_ms(1'000)};
   const auto sink = member.stream.sink();
   EXPECT_THAT(
-      member.transport.receive(request, *offered.manifest, sink, member.cancellation).message(),
+      member.transport->receive(request, *offered.manifest, sink, member.cancellation).message(),
       HasSubstr("the Start has no NCCL id"));
   request.nccl_unique_id = "x";
   EXPECT_THAT(
-      member.transport.receive(request, *offered.manifest, sink, member.cancellation).message(),
+      member.transport->receive(request, *offered.manifest, sink, member.cancellation).message(),
       HasSubstr("rank 0 in a group of 0 workers"));
-  EXPECT_EQ(member.transport.stats().failed, 2u);
+  EXPECT_EQ(member.transport->stats().failed, 2u);
 }
 
 TEST(NcclTerms, DifferencesAreToldWithBothValues) {

@@ -63,20 +63,20 @@ TEST(SyncRow, CountsTheStreamAndNamesWhatTheStallWasIn) {
   }
   SyncUpdate update;
   update.begun = at_us(4'000);
-  update.receive = {at_us(4'500), at_us(5'000), at_us(7'000), at_us(7'500), 1'000'000, 9'000'000};
+  update.receive = {at_us(4'500), at_us(5'000), at_us(7'000), at_us(7'500),
+                    at_us(8'800), 1'000'000,    9'000'000};
   update.ready = at_us(8'000);
   update.committed = at_us(8'500);
-  SyncRow row = make_sync_row(update, log, {at_us(0), at_us(4'000)}, at_us(9'000), true);
+  SyncRow row = make_sync_row(update, log, {at_us(0), at_us(4'000)}, at_us(9'000));
   EXPECT_DOUBLE_EQ(row.stall_us, 900);
   EXPECT_DOUBLE_EQ(row.stall_steps, 9);
   EXPECT_EQ(row.stall_phase, SyncPhase::kStream);
   EXPECT_DOUBLE_EQ(row.noise_us, 0);
-  EXPECT_NEAR(row.gb_per_s, 8e6 / 1e9 / 2.5e-3, 1e-9);
+  EXPECT_NEAR(row.gb_per_s, 8e6 / 1e9 / 3e-3, 1e-9);
+  EXPECT_NEAR(row.closing_s, 1.3e-3, 1e-9);
   EXPECT_NEAR(row.seconds, 4.5e-3, 1e-9);
   EXPECT_NEAR(row.tokens_per_s_before, 80'000, 1);
   EXPECT_NEAR(row.tokens_per_s_during, 1e6 * 8 * 11 / 2000, 1);
-  row = make_sync_row(update, log, {at_us(0), at_us(4'000)}, at_us(9'000), false);
-  EXPECT_NEAR(row.gb_per_s, 8e6 / 1e9 / 3e-3, 1e-9);
 }
 
 TEST(SyncLink, CarriesAFrameAndAnAnswersFailure) {
@@ -252,7 +252,7 @@ TEST(BenchSync, BringsUpdatesToFurtherWorkersToo) {
     order.before.to = Clock::now();
     order.seed = version == 2 ? 2 : 1;
     order.max_ctas = 4;
-    const Result<double> bare = halves.feed.bare_seconds(4);
+    const Result<BareTimes> bare = halves.feed.bare(4);
     ASSERT_TRUE(bare.ok()) << bare.status().to_string();
     halves.expect_update(version, order.seed, 4);
     EXPECT_TRUE(halves.worker->run_until(Clock::now() + milliseconds(20)).ok());
@@ -286,12 +286,12 @@ TEST(BenchSync, ComparesQuantisedWeightsWithAColdStartToo) {
 
 TEST(BenchSync, MeasuresBareBroadcastsBetweenUpdates) {
   TwoHalves halves;
-  EXPECT_FALSE(halves.feed.bare_seconds(4).ok());  // nothing is drawn yet
+  EXPECT_FALSE(halves.feed.bare(4).ok());  // nothing is drawn yet
   ASSERT_TRUE(halves.feed.offer(2, 2, 4).ok());
   for (int i = 0; i < 2; ++i) {
-    const Result<double> seconds = halves.feed.bare_seconds(4);
-    ASSERT_TRUE(seconds.ok()) << seconds.status().to_string();
-    EXPECT_GT(*seconds, 0);
+    const Result<BareTimes> bare = halves.feed.bare(4);
+    ASSERT_TRUE(bare.ok()) << bare.status().to_string();
+    EXPECT_GT(bare->seconds, 0);
   }
   ASSERT_TRUE(halves.start().ok());
   halves.expect_update(3, 2, 4);
@@ -317,7 +317,7 @@ TEST(BenchSync, OfOwnMemoryNeedsNoTrainer) {
   const Result<DrawStream> draw = make_draw_stream(halves.options);
   ASSERT_TRUE(draw.ok());
   halves.feed = memory_feed(*draw, nullptr);
-  EXPECT_FALSE(halves.feed.bare_seconds);
+  EXPECT_FALSE(halves.feed.bare);
   halves.transport = std::make_unique<TimedTransport>(halves.feed.transport);
   ASSERT_TRUE(halves.start().ok());
   halves.expect_update(2, 2, 0);

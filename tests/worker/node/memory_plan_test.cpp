@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "worker/node/worker_memory.h"
+
 namespace warproll {
 namespace {
 
@@ -58,6 +60,17 @@ TEST(MemoryPlan, WhatIsAskedForIsGivenOrRefusedWithTheSum) {
 TEST(MemoryPlan, AModelThatDoesNotFitIsRefused) {
   EXPECT_EQ(plan_memory(needs_of(140)).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(plan_memory(needs_of(136)).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(DeviceOptions, SpareAsManySmsAsABroadcastTakesUnlessSaidOtherwise) {
+  WorkerConfig config;
+  config.weights.nccl_max_ctas = 3;
+  config.weights.transports = {"tcp"};
+  EXPECT_EQ(device_options(config).spare_sms, 0);
+  config.weights.transports = {"tcp", "nccl"};
+  EXPECT_EQ(device_options(config).spare_sms, 3);
+  config.engine.spare_sms = 0;
+  EXPECT_EQ(device_options(config).spare_sms, 0);
 }
 
 }  // namespace

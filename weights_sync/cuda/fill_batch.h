@@ -1,0 +1,71 @@
+// FillBatch: what the kernels of a fill are to do next (kernels/fill_items.h), gathered for any number of
+// tensors and launched together. ItemSlots: the memory by which the lists of items get to the device.
+// Internal to weights_sync/cuda. Thread: a FillBatch one; ItemSlots any. Errors: std::invalid_argument
+// (a shape that a kernel does not take), CudaError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/event.h"
+#include "kernels/cuda/pinned_buffer.h"
+#include "kernels/fill_items.h"
+
+namespace warproll {
+
+// Page-locked memory and its copy on the device, used again and again: nothing is allocated while
+// weights come, but for a list that is longer than any before.
+class ItemSlots {
+ public:
+  struct Slot {
+    PinnedBuffer<std::byte> host;
+    DeviceBuffer<std::byte> device;
+    CudaEvent used;  // the work that reads it has ended
+  };
+  ItemSlots();
+  // At least `bytes`, which nothing reads any more.
+  Slot* take(uint64_t bytes);
+  // What is enqueued on `stream` so far reads it.
+  void give(Slot* slot, cudaStream_t stream);
+
+ private:
+  std::mutex mutex_;
+  std::deque<Slot> slots_;  // guarded by mutex_, as the next
+  std::deque<Slot*> free_;  // the one given longest ago first
+};
+
+class FillBatch {
+ public:
+  std::vector<TakeInItem> sources;    // of what came
+  std::vector<TakeInItem> quantised;  // of what was made of it
+
+  void quantise(const QuantiseMxfp8Params& matrix);
+  void pack_elements(const WeightView& rows, const TileTarget& to) { pack({rows, to, false}); }
+  void pack_scales(const WeightView& rows, const TileTarget& to) { pack({rows, to, true}); }
+  // Behind the lists above and quantise().
+  void copy(std::byte* to, const std::byte* from, uint64_t bytes);
+
+  [[nodiscard]] size_t num_items() const;
+  // In the order: sources, quantise, quantised, copies, packs. The batch is empty then.
+  void launch(ItemSlots& slots, cudaStream_t stream);
+
+ private:
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    uint64_t bytes = 0;
+  };
+  void pack(const PackItem& item);
+
+  std::vector<QuantiseItem> quantise_;
+  std::vector<Copy> copies_;
+  std::vector<PackItem> packs_;
+  int64_t quantise_ctas_ = 0, pack_ctas_ = 0;
+};
+
+}  // namespace warproll
