@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checkpoints over NCCL, and what a worker does with them, on one GPU that all processes share.
-#   tests/gpu/pack.sh BUILD ARCHIVE.tar.gz; unpack it on the machine as RUN, then there, in this source tree
+#   tests/gpu/pack.sh BUILD ARCHIVE.tar.xz; unpack it on the machine as RUN, then there, in this source tree
 #   tests/gpu/one_gpu.sh RUN OUT         under 6 minutes; OUT gets sync.json, table.txt, log.txt
 # What it runs: three or two layers of Qwen3-30B-A3B's shape (3 to 4 GB), drawn at random, to two workers
 # that decode: MXFP8, BF16; to one: BF16 quantised as it comes; one process from its own host memory;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checkpoints over NCCL between two real GPUs: the trainer on GPU 0, a worker that decodes on GPU 1.
-#   tests/gpu/pack.sh BUILD ARCHIVE.tar.gz; unpack it on the machine as RUN, then there, in this source tree
+#   tests/gpu/pack.sh BUILD ARCHIVE.tar.xz; unpack it on the machine as RUN, then there, in this source tree
 #   tests/gpu/two_gpus.sh RUN OUT        under 6 minutes; OUT gets sync.json, table.txt, log.txt
 # What it runs: Qwen3-30B-A3B's shape, drawn at random: MXFP8 as is over a list of CTA caps, BF16 quantised
 # to MXFP8 as it comes, BF16 as is (in two arenas if the memory plan says so), a part of it through

@@ -20,6 +20,7 @@
 #include "kernels/dtype.h"
 #include "rollout/model/model_config.h"
 #include "rollout/model/weights.h"
+#include "tests/golden_dir.h"
 #include "weights_sync/checkpoint.h"
 
 namespace warproll::checkpoint_fixtures {
@@ -47,9 +48,7 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-inline std::string golden(std::string_view name) {
-  return std::string(WARPROLL_GOLDEN_DIR) + "/" + std::string(name);
-}
+inline std::string golden(std::string_view name) { return golden_dir() + "/" + std::string(name); }
 
 inline const std::vector<std::string>& golden_checkpoints() {
   static const std::vector<std::string> names = {"arith-v1",

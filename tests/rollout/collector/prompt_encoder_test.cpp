@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "rollout/collector/trajectory_builder.h"
+#include "tests/golden_dir.h"
 
 namespace warproll {
 namespace {
 
 std::shared_ptr<const Tokenizer> tokenizer() {
-  auto loaded =
-      Tokenizer::from_file(std::string(WARPROLL_GOLDEN_DIR) + "/bpe-tokenizer/tokenizer.json");
+  auto loaded = Tokenizer::from_file(golden_dir() + "/bpe-tokenizer/tokenizer.json");
   EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
   return *loaded;
 }

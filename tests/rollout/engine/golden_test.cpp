@@ -9,6 +9,7 @@
 
 #include "kernels/philox.h"
 #include "rollout/engine/score.h"
+#include "tests/golden_dir.h"
 #include "tests/rollout/engine/real_model.h"
 
 namespace warproll {
@@ -20,7 +21,7 @@ constexpr float kLogprobTolerance = 1e-4f;  // the golden data's own agreement i
 class GoldenFile {
  public:
   explicit GoldenFile(const std::string& name) {
-    std::ifstream file(std::string(WARPROLL_GOLDEN_DIR) + "/" + name, std::ios::binary);
+    std::ifstream file(golden_dir() + "/" + name, std::ios::binary);
     uint64_t header_bytes = 0;
     file.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
     std::string header(header_bytes, '\0');
@@ -191,8 +192,7 @@ TEST(GoldenArith, GreedyAnswersOfEachVersionAreThoseOfTransformers) {
   auto core = std::move(EngineCore::create(real_parts(versions[0], config))).value();
   for (const uint64_t version : {1, 2, 3, 1}) {  // a cold start, then hot swaps
     ASSERT_TRUE(core->install_weights(versions[version - 1]).ok());
-    std::ifstream file(std::string(WARPROLL_GOLDEN_DIR) + "/arith-v" + std::to_string(version) +
-                       "_golden.json");
+    std::ifstream file(golden_dir() + "/arith-v" + std::to_string(version) + "_golden.json");
     const auto problems = nlohmann::json::parse(file).at("problems");
     ASSERT_EQ(problems.size(), 256u);
     for (size_t i = 0; i < problems.size(); ++i) {

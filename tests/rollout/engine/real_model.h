@@ -14,6 +14,7 @@
 
 #include "rollout/engine/engine_core.h"
 #include "rollout/model/forward.h"
+#include "tests/golden_dir.h"
 #include "tests/rollout/engine/record_replay.h"
 #include "weights_sync/arena_fill.h"
 #include "weights_sync/checkpoint.h"
@@ -32,8 +33,7 @@ inline WeightSetPtr load_weights(const std::string& name, uint64_t weight_versio
     WARPROLL_TRY_ASSIGN(config, config_of(files));
     return make_arena_layout(config, tensors, false);
   };
-  const Checkpoint checkpoint =
-      std::move(Checkpoint::open(std::string(WARPROLL_GOLDEN_DIR) + "/" + name)).value();
+  const Checkpoint checkpoint = std::move(Checkpoint::open(golden_dir() + "/" + name)).value();
   auto loaded = std::make_shared<LoadedWeights>(
       std::move(load_checkpoint(checkpoint, layout, {}, 1)).value());
   auto weights = std::make_shared<WeightSet>();

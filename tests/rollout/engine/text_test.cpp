@@ -1,6 +1,7 @@
 // Text and stop strings through the engine, with the arith model and its tokenizer.
 #include <gtest/gtest.h>
 
+#include "tests/golden_dir.h"
 #include "tests/rollout/engine/real_model.h"
 
 namespace warproll {
@@ -9,7 +10,7 @@ namespace {
 class EngineText : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(WARPROLL_GOLDEN_DIR) + "/arith-v3";
+    const std::string folder = golden_dir() + "/arith-v3";
     tokenizer_ = std::move(Tokenizer::from_file(folder + "/tokenizer.json")).value();
     EngineParts parts = real_parts(load_weights("arith-v3", 3), EngineConfig{});
     parts.tokenizer = tokenizer_;

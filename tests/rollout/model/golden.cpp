@@ -8,11 +8,11 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/golden_dir.h"
+
 namespace warproll::testing {
 
-std::string golden_path(const std::string& name) {
-  return std::string(WARPROLL_GOLDEN_DIR) + "/" + name;
-}
+std::string golden_path(const std::string& name) { return golden_dir() + "/" + name; }
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -2,13 +2,13 @@
 
 #include <fstream>
 
+#include "tests/golden_dir.h"
+
 namespace warproll::testing {
 
 using nlohmann::json;
 
-std::string golden_path(const std::string& relative) {
-  return std::string(WARPROLL_GOLDEN_DIR) + "/" + relative;
-}
+std::string golden_path(const std::string& relative) { return golden_dir() + "/" + relative; }
 
 json golden_json(const std::string& relative) {
   std::ifstream file(golden_path(relative));

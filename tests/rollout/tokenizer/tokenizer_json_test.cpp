@@ -7,6 +7,7 @@
 
 #include "rollout/tokenizer/tokenizer.h"
 #include "test_tokenizers.h"
+#include "tests/golden_dir.h"
 
 namespace warproll::testing {
 namespace {
@@ -264,9 +265,9 @@ TEST(TokenizerJson, AFileThatIsMissingOrNoFileIsNamed) {
   const auto missing = Tokenizer::from_file("/nonexistent/tokenizer.json");
   EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/tokenizer.json"));
-  const auto directory = Tokenizer::from_file(WARPROLL_GOLDEN_DIR);
+  const auto directory = Tokenizer::from_file(golden_dir());
   EXPECT_THAT(directory.status().message(),
-              AllOf(HasSubstr(WARPROLL_GOLDEN_DIR), HasSubstr("not a regular file")));
+              AllOf(HasSubstr(golden_dir()), HasSubstr("not a regular file")));
 }
 
 }  // namespace

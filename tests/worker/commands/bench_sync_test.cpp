@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/golden_dir.h"
 #include "tests/weights_sync/nccl/fake_nccl.h"
 #include "worker/commands/bench_sync_feed.h"
 #include "worker/commands/bench_sync_mate.h"
@@ -22,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-const std::string kConfig = WARPROLL_GOLDEN_DIR "/qwen3moe-tiny/config.json";
+const std::string kConfig = golden_dir() + "/qwen3moe-tiny/config.json";
 
 std::pair<SyncLink, SyncLink> link_pair() {
   int ends[2] = {-1, -1};

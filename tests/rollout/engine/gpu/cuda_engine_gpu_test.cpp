@@ -9,6 +9,7 @@
 
 #include "rollout/engine/regenerate.h"
 #include "rollout/engine/score.h"
+#include "tests/golden_dir.h"
 #include "tests/rollout/engine/gpu/gpu_model.h"
 #include "tests/rollout/engine/mixed_run.h"
 
@@ -67,8 +68,7 @@ TEST(CudaEngine, GreedyAnswersOfEachVersionAreThoseOfTransformersColdAndAfterSwa
   auto core = std::move(EngineCore::create(gpu_parts(versions[2], config))).value();
   for (const uint64_t version : {3, 1, 2, 3, 1}) {  // a cold start, then hot swaps
     ASSERT_TRUE(core->install_weights(versions[version - 1]).ok());
-    std::ifstream file(std::string(WARPROLL_GOLDEN_DIR) + "/arith-v" + std::to_string(version) +
-                       "_golden.json");
+    std::ifstream file(golden_dir() + "/arith-v" + std::to_string(version) + "_golden.json");
     const auto problems = nlohmann::json::parse(file).at("problems");
     for (size_t i = 0; i < problems.size(); ++i) {
       ASSERT_TRUE(

@@ -11,6 +11,7 @@
 #include "rollout/engine/cuda/cuda_backend.h"
 #include "rollout/engine/engine_core.h"
 #include "rollout/model/cuda/device_weights.h"
+#include "tests/golden_dir.h"
 #include "tests/rollout/engine/real_model.h"
 #include "weights_sync/cuda/cuda_arena_device.h"
 #include "weights_sync/weight_staging.h"
@@ -32,8 +33,7 @@ inline WeightSetPtr load_on_gpu(const std::string& name, WeightArenas& arenas,
     WARPROLL_TRY_ASSIGN(rows, make_arena_layout(config, tensors, quantise));
     return make_device_layout(config, rows);
   };
-  const Checkpoint checkpoint =
-      std::move(Checkpoint::open(std::string(WARPROLL_GOLDEN_DIR) + "/" + name)).value();
+  const Checkpoint checkpoint = std::move(Checkpoint::open(golden_dir() + "/" + name)).value();
   const StagedWeightsPtr staged =
       std::move(load_staged(checkpoint, weight_version, layout, arenas)).value();
   auto weights = std::make_shared<WeightSet>();
