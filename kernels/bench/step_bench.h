@@ -11,13 +11,15 @@
 namespace warproll {
 
 inline constexpr const char* kStepOps[] = {
-    "qkv",          "qkv_gemm",        "qkv_cluster", "o",     "o_gemm", "o_cluster", "lm_head",
-    "lm_head_gemm", "lm_head_cluster", "attention",   "route", "chain",  "parts"};
+    "qkv",     "qkv_gemm", "qkv_cluster",  "qkv_small",       "o",         "o_gemm", "o_cluster",
+    "o_small", "lm_head",  "lm_head_gemm", "lm_head_cluster", "attention", "route",  "chain",
+    "parts"};
 
 struct StepBenchOptions {
   std::vector<std::string> ops = {"qkv", "o", "lm_head", "route", "chain"};
-  // Of chain and parts: cluster_linear where it is faster, which has other bits than stream_linear.
-  bool cluster = false;
+  // Of chain, parts, route and attention: StepVariant::parse. Each batch
+  // is measured with every one of them, one after the other.
+  std::vector<std::string> variants = {"none"};
   std::string dtype = "bf16";  // of qkv, o, lm_head: bf16, mxfp8, fp8_block
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64};
   int32_t context = 1024;  // of the chain's attention

@@ -1,6 +1,8 @@
 #include "kernels/bench/step_layer.h"
 
 #include <numeric>
+#include <sstream>
+#include <stdexcept>
 
 #include "kernels/moe/route.h"
 #include "kernels/moe/warp_decode.h"
@@ -36,6 +38,30 @@ PagedAttentionParams attention_shape(int32_t tokens, int32_t blocks_of_sequence)
 }
 
 }  // namespace
+
+StepVariant StepVariant::parse(const std::string& words) {
+  StepVariant v;
+  std::stringstream in(words);
+  for (std::string word; std::getline(in, word, '+');) {
+    if (word == "cluster") {
+      v.cluster = true;
+    } else if (word == "qkv") {
+      v.small_qkv = true;
+    } else if (word == "o") {
+      v.small_o = true;
+    } else if (word == "wait") {
+      v.down = DownSmallTrigger::kWait;
+    } else if (word == "landed") {
+      v.down = DownSmallTrigger::kLanded;
+    } else if (word == "loads") {
+      v.down = DownSmallTrigger::kLoads;
+    } else if (word != "none") {
+      throw std::invalid_argument("bench step: variant '" + words + "' has '" + word +
+                                  "', wanted none, cluster, qkv, o, wait, landed or loads");
+    }
+  }
+  return v;
+}
 
 std::unique_ptr<RandomExperts> StepLayers::matrix(int32_t rows, int32_t cols, WeightFormat format,
                                                   uint64_t seed) {
@@ -111,9 +137,8 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens, bool cluster) {
-  restart(tokens);
-  cluster_ = cluster;
+void StepLayers::set_batch(int32_t tokens, const StepVariant& variant) {
+  restart(tokens, variant);
   // What the first layer adds is the last one's.
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
@@ -127,8 +152,8 @@ void StepLayers::refill() {
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::restart(int32_t tokens) {
-  cluster_ = false;
+void StepLayers::restart(int32_t tokens, const StepVariant& variant) {
+  variant_ = variant;
   tokens_ = tokens;
   left_ = {};
   swapped_ = false;
@@ -190,14 +215,15 @@ void StepLayers::input_norm(size_t, cudaStream_t s) const {
   add_rmsnorm(p, s);
 }
 
-void StepLayers::linear(StreamLinearParams p, cudaStream_t s) const {
+void StepLayers::linear(StreamLinearParams p, bool small, cudaStream_t s) const {
   p.num_tokens = tokens_;
-  if (cluster_ && p.norm.hidden == nullptr &&
+  if (variant_.cluster && p.norm.hidden == nullptr &&
       cluster_linear_is_faster(tokens_, p.weight, p.x.values != nullptr)) {
     return cluster_linear(
         {.x = p.x, .x_bf16 = p.x_bf16, .weight = p.weight, .y = p.y, .num_tokens = p.num_tokens},
         s);
   }
+  p.small_ctas = small && stream_linear_can_be_small(p);
   stream_linear(p, s);
 }
 
@@ -210,7 +236,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   }
   p.weight = qkv_[i]->down_tiles;
   p.y = qkv_out_.data();
-  linear(p, s);
+  linear(p, variant_.small_qkv, s);
 }
 
 void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
@@ -254,7 +280,7 @@ void StepLayers::o(size_t i, cudaStream_t s) const {
   p.x_bf16 = attention_.data();
   p.weight = o_[i]->down_tiles;
   p.y = o_out_.data();
-  linear(p, s);
+  linear(p, variant_.small_o, s);
 }
 
 void StepLayers::post_norm(size_t, cudaStream_t s) const {
@@ -295,6 +321,7 @@ void StepLayers::experts(size_t i, cudaStream_t s) const {
   p.y = y_.data();
   p.num_tokens = tokens_;
   p.top_k = kExperts.top_k;
+  p.down_small_trigger = variant_.down;
   left_ = warp_decode_partials(p, s);
 }
 

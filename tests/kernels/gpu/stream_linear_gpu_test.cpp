@@ -15,7 +15,7 @@ constexpr int kCanaries = 32;
 
 // y before rounding, NaN-poisoned before, with canaries around it. bf16: x as it is, not as tiles.
 std::vector<float> run(const TileMatrix& weight, const std::vector<uint16_t>& x, bool bf16,
-                       cudaStream_t stream = nullptr) {
+                       bool small = false) {
   const auto cols = static_cast<size_t>(weight.cols);
   const size_t tokens = x.size() / cols;
   const size_t count = tokens * static_cast<size_t>(weight.num_tiles) * kTileRows;
@@ -35,7 +35,8 @@ std::vector<float> run(const TileMatrix& weight, const std::vector<uint16_t>& x,
   p.weight = weight;
   p.y_f32 = y.data() + kCanaries;
   p.num_tokens = static_cast<int32_t>(tokens);
-  stream_linear(p, stream);
+  p.small_ctas = small;
+  stream_linear(p, nullptr);
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
   const std::vector<float> all = y.to_host();
   for (size_t i = 0; i < kCanaries; ++i) {
@@ -109,14 +110,37 @@ TEST(StreamLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
   }
 }
 
-// A chain of projections in a graph, each started before the last has ended; 100 replays.
-TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
+TEST(StreamLinearGpu, SmallCtasHaveTheSameBits) {
   SKIP_WITHOUT_GPU();
+  // A tile, fewer tiles than SMs, QKV, more than the GPU holds at once.
+  for (const int32_t rows : {16, 2048, 5120, 16416}) {
+    for (const WeightFormat format : kFormats) {
+      for (const bool bf16 : {false, true}) {
+        const int32_t cols = bf16 ? 4096 : 2048;
+        const RandomExperts experts({rows, cols, 1, 1}, format, 70, /*keep_rows=*/false);
+        for (const float sigma : {1.0f, 3e6f}) {
+          for (const int32_t tokens : {1, 2, 3, 7, 8}) {
+            const auto x = random_x(tokens, cols, 71, sigma);
+            const auto want = run(experts.down_tiles, x, bf16);
+            const auto got = run(experts.down_tiles, x, bf16, /*small=*/true);
+            ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * 4), 0)
+                << tokens << " tokens, " << rows << " x " << cols << ", format " << int(format)
+                << ", sigma " << sigma;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A chain of projections in a graph, each started before the last has ended; 100 replays.
+void replay_a_graph_of_many(bool small) {
   const RandomExperts up({4096, 2048, 1, 1}, WeightFormat::kBf16, 67, false);
   const RandomExperts down({2048, 4096, 1, 1}, WeightFormat::kMxfp8, 68, false);
   cudaStream_t stream = nullptr;
   WARPROLL_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (const int32_t tokens : {1, 8, 20, 64, 100}) {
+    if (small && tokens > 8) break;
     DeviceBuffer<uint16_t> x(random_x(tokens, 2048, 69)), tile(x.size()), middle(2 * x.size()),
         y(x.size());
     DeviceBuffer<float> scales(static_cast<size_t>(tokens));
@@ -131,6 +155,7 @@ TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
       p.weight = up.down_tiles;
       p.y = middle.data();
       p.num_tokens = tokens;
+      p.small_ctas = small;
       stream_linear(p, stream);
       p.x = {};
       p.x_bf16 = middle.data();
@@ -157,6 +182,14 @@ TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
   }
   WARPROLL_CUDA_CHECK(cudaStreamDestroy(stream));
 }
+TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
+  SKIP_WITHOUT_GPU();
+  replay_a_graph_of_many(/*small=*/false);
+}
+TEST(StreamLinearGpu, AGraphOfManyInSmallCtasGivesTheSameBitsEveryTime) {
+  SKIP_WITHOUT_GPU();
+  replay_a_graph_of_many(/*small=*/true);
+}
 
 TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
   const auto message = [](const StreamLinearParams& p) -> std::string {
@@ -175,6 +208,14 @@ TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
   EXPECT_NE(message(p).find("wanted one of x with its scales, x_bf16 and norm"), std::string::npos);
   p.num_tokens = 0;
   EXPECT_EQ(message(p), "nothing thrown");
+  // Never read.
+  p.x = {reinterpret_cast<uint16_t*>(uintptr_t{256}), reinterpret_cast<float*>(uintptr_t{256})};
+  p.small_ctas = true;
+  p.num_tokens = 1;  // of 64 columns
+  EXPECT_NE(message(p).find("small CTAs for T 1 over 64 columns of tiles"), std::string::npos);
+  p.weight.cols = 2048;
+  p.num_tokens = 9;
+  EXPECT_NE(message(p).find("small CTAs for T 9"), std::string::npos);
 }
 
 }  // namespace
