@@ -115,6 +115,32 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     if (on_row) on_row(rows.back());
   };
   using Op = StepLayers::Op;
+  const auto measure_layers = [&](StepLayers& layers, const std::string& op, int32_t batch,
+                                  bool two_kernels) {
+    layers.set_batch(batch, {.cluster = o.cluster, .two_kernels = two_kernels});
+    const auto measure = [&](const auto& wanted) {
+      return timer.median_us([&](cudaStream_t s) {
+        for (size_t i = 0; i < layers.size(); ++i) {
+          for (const Op& part : StepLayers::ops()) {
+            if (wanted(part)) (layers.*part.run)(i, s);
+          }
+        }
+      }) / static_cast<double>(layers.size());
+    };
+    const std::string end = two_kernels ? "_two" : "";
+    if (op == "route" || op == "attention") {
+      row(op + end, batch, measure([&](const Op& p) { return p.name == op; }),
+          (op == "route" ? layers.router_bytes() : layers.kv_bytes()) / kBytesPerUs);
+      return;
+    }
+    const double all = measure([](const Op&) { return true; });
+    row("chain" + end, batch, all, layers.bytes_of_layer() / kBytesPerUs);
+    if (op == "chain") return;
+    for (const Op& left_out : StepLayers::ops()) {
+      row(left_out.name + end, batch,
+          all - measure([&](const Op& p) { return p.run != left_out.run; }), 0);
+    }
+  };
   std::unique_ptr<StepLayers> layers;
   for (const std::string& op : o.ops) {
     if (std::find(std::begin(kStepOps), std::end(kStepOps), op) == std::end(kStepOps))
@@ -123,28 +149,8 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
       if (layers == nullptr)
         layers = std::make_unique<StepLayers>(o.num_layers, format, max_batch, o.context);
       for (const int32_t batch : o.batches) {
-        layers->set_batch(batch, o.cluster);
-        const auto measure = [&](const auto& wanted) {
-          return timer.median_us([&](cudaStream_t s) {
-            for (size_t i = 0; i < layers->size(); ++i) {
-              for (const Op& part : StepLayers::ops()) {
-                if (wanted(part)) ((*layers).*part.run)(i, s);
-              }
-            }
-          }) / static_cast<double>(layers->size());
-        };
-        if (op == "route" || op == "attention") {
-          row(op, batch, measure([&](const Op& p) { return p.name == op; }),
-              (op == "route" ? layers->router_bytes() : layers->kv_bytes()) / kBytesPerUs);
-          continue;
-        }
-        const double all = measure([](const Op&) { return true; });
-        row("chain", batch, all, layers->bytes_of_layer() / kBytesPerUs);
-        if (op == "chain") continue;
-        for (const Op& left_out : StepLayers::ops()) {
-          row(left_out.name, batch,
-              all - measure([&](const Op& p) { return p.run != left_out.run; }), 0);
-        }
+        measure_layers(*layers, op, batch, false);
+        if (o.two_kernels && op != "route") measure_layers(*layers, op, batch, true);
       }
       continue;
     }

@@ -18,6 +18,8 @@ struct StepBenchOptions {
   std::vector<std::string> ops = {"qkv", "o", "lm_head", "route", "chain"};
   // Of chain and parts: cluster_linear where it is faster, which has other bits than stream_linear.
   bool cluster = false;
+  // chain, parts and attention a second time ("_two"), with qkv_finish a kernel of its own.
+  bool two_kernels = false;
   std::string dtype = "bf16";  // of qkv, o, lm_head: bf16, mxfp8, fp8_block
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64};
   int32_t context = 1024;  // of the chain's attention
@@ -34,7 +36,8 @@ struct StepBenchRow {
 
 // The shape is Qwen3-30B-A3B's; the chain's experts are MXFP8. "chain": a layer: add_rmsnorm, qkv,
 // qkv_finish, attention, o, add_rmsnorm, route, experts. "parts": for each of them, by how much the
-// chain gets shorter without it. input_norm is 0 where qkv norms.
+// chain gets shorter without it. input_norm is 0 where qkv norms, qkv_finish where attention does it: that
+// is in "attention" too then.
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& options,
                                          const std::function<void(const StepBenchRow&)>& on_row);
 

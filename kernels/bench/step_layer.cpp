@@ -101,7 +101,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   if (attention_workspace_.size() > 0) {
     WARPROLL_CUDA_CHECK(cudaMemset(attention_workspace_.data(), 0, attention_workspace_.size()));
   }
-  restart(max_batch);
+  restart(max_batch, {});
   // Something to read everywhere, and expert lists.
   for (size_t i = 0; i < layers; ++i) {
     input_norm(i, nullptr);
@@ -111,9 +111,8 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens, bool cluster) {
-  restart(tokens);
-  cluster_ = cluster;
+void StepLayers::set_batch(int32_t tokens, const Ways& ways) {
+  restart(tokens, ways);
   // What the first layer adds is the last one's.
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
@@ -127,8 +126,8 @@ void StepLayers::refill() {
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::restart(int32_t tokens) {
-  cluster_ = false;
+void StepLayers::restart(int32_t tokens, const Ways& ways) {
+  ways_ = ways;
   tokens_ = tokens;
   left_ = {};
   swapped_ = false;
@@ -167,6 +166,10 @@ bool StepLayers::qkv_norms() const {
   return left_.partials == nullptr && stream_linear_can_norm(tokens_, qkv_[0]->down_tiles);
 }
 
+bool StepLayers::attention_finishes() const {
+  return !ways_.two_kernels && attention_can_finish(attention_shape(tokens_, blocks_of_sequence_));
+}
+
 ResidualNorm StepLayers::take_norm(const uint16_t* addend) const {
   ResidualNorm n;
   n.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
@@ -192,7 +195,7 @@ void StepLayers::input_norm(size_t, cudaStream_t s) const {
 
 void StepLayers::linear(StreamLinearParams p, cudaStream_t s) const {
   p.num_tokens = tokens_;
-  if (cluster_ && p.norm.hidden == nullptr &&
+  if (ways_.cluster && p.norm.hidden == nullptr &&
       cluster_linear_is_faster(tokens_, p.weight, p.x.values != nullptr)) {
     return cluster_linear(
         {.x = p.x, .x_bf16 = p.x_bf16, .weight = p.weight, .y = p.y, .num_tokens = p.num_tokens},
@@ -213,7 +216,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   linear(p, s);
 }
 
-void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+QkvFinishParams StepLayers::finish_params(size_t i) const {
   const size_t cache = caches_.size() / size() / 2;
   QkvFinishParams p;
   p.qkv = qkv_out_.data();
@@ -232,7 +235,11 @@ void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
   p.num_kv_heads = kKvHeads;
   p.head_dim = kHeadDim;
   p.indices_are_older = true;
-  warproll::qkv_finish(p, s);
+  return p;
+}
+
+void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+  if (!attention_finishes()) warproll::qkv_finish(finish_params(i), s);
 }
 
 void StepLayers::attention(size_t i, cudaStream_t s) const {
@@ -246,6 +253,7 @@ void StepLayers::attention(size_t i, cudaStream_t s) const {
   p.block_table = block_table_.data();
   p.out = attention_.data();
   p.workspace = attention_workspace_.data();
+  if (attention_finishes()) return finish_attention(finish_params(i), p, s);
   paged_attention(p, s);
 }
 

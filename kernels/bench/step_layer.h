@@ -10,6 +10,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/moe/expert_lists.h"
 #include "kernels/moe/warp_decode.h"
+#include "kernels/step/qkv_finish.h"
 #include "kernels/step/residual_norm.h"
 #include "kernels/step/stream_linear.h"
 
@@ -29,11 +30,14 @@ class StepLayers {
                                                uint64_t seed);
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
-  // cluster: QKV and O by cluster_linear where it is faster.
-  void set_batch(int32_t tokens, bool cluster = false);
+  struct Ways {
+    bool cluster = false;      // QKV and O by cluster_linear where it is faster
+    bool two_kernels = false;  // qkv_finish is a kernel of its own where attention could do it too
+  };
+  void set_batch(int32_t tokens, const Ways& ways);
   // The same, but the first layer adds a tensor. Then a chain leaves the same bits, if refill() comes
   // before it.
-  void restart(int32_t tokens);
+  void restart(int32_t tokens, const Ways& ways);
   // The residual stream, and what is added first, are as they were made. Waits for the device.
   void refill();
   // The ops of a layer, and all layers, in order.
@@ -51,7 +55,7 @@ class StepLayers {
   };
   [[nodiscard]] State state() const;
 
-  // Of layer i. input_norm is nothing where qkv norms.
+  // Of layer i. input_norm is nothing where qkv norms, qkv_finish where attention does it.
   void input_norm(size_t i, cudaStream_t s) const;
   void qkv(size_t i, cudaStream_t s) const;
   void qkv_finish(size_t i, cudaStream_t s) const;
@@ -71,6 +75,8 @@ class StepLayers {
 
  private:
   [[nodiscard]] bool qkv_norms() const;
+  [[nodiscard]] bool attention_finishes() const;
+  [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
   ResidualNorm take_norm(const uint16_t* addend) const;
   void linear(StreamLinearParams p, cudaStream_t s) const;
 
@@ -87,7 +93,7 @@ class StepLayers {
   mutable MoePartials left_;      // by the experts enqueued last
   mutable bool swapped_ = false;  // the residual stream is hidden_next_
   int32_t blocks_of_sequence_;
-  bool cluster_ = false;
+  Ways ways_;
 };
 
 }  // namespace warproll

@@ -16,6 +16,7 @@ constexpr const char* kUsage =
   --ops qkv,o,lm_head,route,chain     also attention, qkv_gemm, qkv_cluster and so on; parts: what each
                                       op of the chain adds
   --cluster             of chain and parts: cluster_linear where it is faster (other bits)
+  --two-kernels         chain, parts and attention a second time, with qkv_finish a kernel of its own
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
 
@@ -36,6 +37,10 @@ int run(int argc, char** argv) {
     if (flag == "--help" || flag == "-h") return std::fputs(kUsage, stdout), 0;
     if (flag == "--cluster") {
       options.cluster = true;
+      continue;
+    }
+    if (flag == "--two-kernels") {
+      options.two_kernels = true;
       continue;
     }
     if (i + 1 == argc) throw std::invalid_argument("option '" + flag + "' wants a value");

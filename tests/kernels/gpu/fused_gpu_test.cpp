@@ -126,7 +126,7 @@ TEST(FusedGpu, AReplayedChainHasTheBitsOfKernelsOneAfterTheOther) {
   StepLayers layers(3, WeightFormat::kBf16, 64, 1400);
   for (const int32_t tokens : {1, 2, 3, 8, 17, 64}) {
     SCOPED_TRACE("T " + std::to_string(tokens));
-    layers.restart(tokens);
+    layers.restart(tokens, {.two_kernels = true});
     layers.refill();
     for (size_t i = 0; i < layers.size(); ++i) {
       for (const StepLayers::Op& op : StepLayers::ops()) {
@@ -135,7 +135,7 @@ TEST(FusedGpu, AReplayedChainHasTheBitsOfKernelsOneAfterTheOther) {
       }
     }
     const StepLayers::State want = layers.state();
-    layers.restart(tokens);
+    layers.restart(tokens, {});
     const CudaGraph graph = CudaGraph::capture([&](cudaStream_t s) { layers.chain(s); });
     const CudaStream stream;
     for (int i = 0; i < 5; ++i) {
