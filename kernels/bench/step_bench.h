@@ -36,7 +36,8 @@ struct StepBenchRow {
 
 // The shape is Qwen3-30B-A3B's; the chain's experts are MXFP8. "chain": a layer: add_rmsnorm, qkv,
 // qkv_finish, attention, o, add_rmsnorm, route, experts. "parts": for each of them, by how much the
-// chain gets shorter without it. input_norm is 0 where qkv norms.
+// chain gets shorter without it. input_norm is 0 where qkv norms, qkv_finish where attention does it: that
+// is in "attention" too then.
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& options,
                                          const std::function<void(const StepBenchRow&)>& on_row);
 

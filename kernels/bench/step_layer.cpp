@@ -49,6 +49,8 @@ StepVariant StepVariant::parse(const std::string& words) {
       v.small_qkv = true;
     } else if (word == "o") {
       v.small_o = true;
+    } else if (word == "finish") {
+      v.finish = true;
     } else if (word == "wait") {
       v.down = DownSmallTrigger::kWait;
     } else if (word == "landed") {
@@ -57,7 +59,7 @@ StepVariant StepVariant::parse(const std::string& words) {
       v.down = DownSmallTrigger::kLoads;
     } else if (word != "none") {
       throw std::invalid_argument("bench step: variant '" + words + "' has '" + word +
-                                  "', wanted none, cluster, qkv, o, wait, landed or loads");
+                                  "', wanted none, cluster, qkv, o, finish, wait, landed or loads");
     }
   }
   return v;
@@ -127,7 +129,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   if (attention_workspace_.size() > 0) {
     WARPROLL_CUDA_CHECK(cudaMemset(attention_workspace_.data(), 0, attention_workspace_.size()));
   }
-  restart(max_batch);
+  restart(max_batch, {});
   // Something to read everywhere, and expert lists.
   for (size_t i = 0; i < layers; ++i) {
     input_norm(i, nullptr);
@@ -192,6 +194,10 @@ bool StepLayers::qkv_norms() const {
   return left_.partials == nullptr && stream_linear_can_norm(tokens_, qkv_[0]->down_tiles);
 }
 
+bool StepLayers::attention_finishes() const {
+  return variant_.finish && attention_can_finish(attention_shape(tokens_, blocks_of_sequence_));
+}
+
 ResidualNorm StepLayers::take_norm(const uint16_t* addend) const {
   ResidualNorm n;
   n.hidden = swapped_ ? hidden_next_.data() : hidden_.data();
@@ -239,7 +245,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   linear(p, variant_.small_qkv, s);
 }
 
-void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+QkvFinishParams StepLayers::finish_params(size_t i) const {
   const size_t cache = caches_.size() / size() / 2;
   QkvFinishParams p;
   p.qkv = qkv_out_.data();
@@ -258,7 +264,11 @@ void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
   p.num_kv_heads = kKvHeads;
   p.head_dim = kHeadDim;
   p.indices_are_older = true;
-  warproll::qkv_finish(p, s);
+  return p;
+}
+
+void StepLayers::qkv_finish(size_t i, cudaStream_t s) const {
+  if (!attention_finishes()) warproll::qkv_finish(finish_params(i), s);
 }
 
 void StepLayers::attention(size_t i, cudaStream_t s) const {
@@ -272,6 +282,7 @@ void StepLayers::attention(size_t i, cudaStream_t s) const {
   p.block_table = block_table_.data();
   p.out = attention_.data();
   p.workspace = attention_workspace_.data();
+  if (attention_finishes()) return finish_attention(finish_params(i), p, s);
   paged_attention(p, s);
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/moe/expert_lists.h"
 #include "kernels/moe/warp_decode.h"
+#include "kernels/step/qkv_finish.h"
 #include "kernels/step/residual_norm.h"
 #include "kernels/step/stream_linear.h"
 
@@ -20,8 +21,9 @@ namespace warproll {
 struct StepVariant {
   bool cluster = false;                     // QKV and O by cluster_linear where it is faster
   bool small_qkv = false, small_o = false;  // stream_linear in small CTAs where it can
+  bool finish = false;                      // qkv_finish in attention where that can
   DownSmallTrigger down = DownSmallTrigger::kProducts;
-  // Words joined by '+': none, cluster, qkv, o, wait, landed, loads. Throws std::invalid_argument.
+  // Words joined by '+': none, cluster, qkv, o, finish, wait, landed, loads. Throws std::invalid_argument.
   static StepVariant parse(const std::string& words);
 };
 
@@ -60,7 +62,7 @@ class StepLayers {
   };
   [[nodiscard]] State state() const;
 
-  // Of layer i. input_norm is nothing where qkv norms.
+  // Of layer i. input_norm is nothing where qkv norms, qkv_finish where attention does it.
   void input_norm(size_t i, cudaStream_t s) const;
   void qkv(size_t i, cudaStream_t s) const;
   void qkv_finish(size_t i, cudaStream_t s) const;
@@ -80,6 +82,8 @@ class StepLayers {
 
  private:
   [[nodiscard]] bool qkv_norms() const;
+  [[nodiscard]] bool attention_finishes() const;
+  [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
   ResidualNorm take_norm(const uint16_t* addend) const;
   void linear(StreamLinearParams p, bool small, cudaStream_t s) const;
 

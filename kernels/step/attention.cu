@@ -1,6 +1,6 @@
 // attention: grid decode_ctas + prefill tiles * num_kv_heads, block 128 threads. A decode CTA
 // produces its even share of the splits of all one-token sequences, a prefill CTA the output of 64
-// (token, head) rows of a KV head.
+// (token, head) rows of a KV head. Few sequences: attention_split_kernel, attention_finish_kernel.
 #include "kernels/step/attention.h"
 
 #include <algorithm>
@@ -31,13 +31,22 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const __grid_con
   }
 }
 
-// Grid: a cluster for every group of splits that a (sequence, KV head) can have; block 128 threads. A CTA
-// produces a split, then its heads' share of the sums. Three CTAs an SM.
+// Grid (8 * groups of splits that a sequence can have, KV heads, sequences): a cluster for every group; block
+// 128 threads. A CTA produces a split, then its heads' share of the sums. Three CTAs an SM.
 template <int kD, bool kHigh>
 __global__ void __launch_bounds__(kThreads, 3)
     attention_split_kernel(const __grid_constant__ Params p) {
   ptx::allow_next_kernel();
-  SplitDecoder<kD, kHigh>(p, ptx::dynamic_shared_memory()).run();
+  SplitDecoder<kD, kHigh, false>(p, ptx::dynamic_shared_memory()).run();
+}
+
+// The same with qkv_finish. Block 160 threads, or 288 with kHigh; three CTAs an SM, or one.
+template <int kD, bool kHigh>
+__global__ void __launch_bounds__(SplitDecoder<kD, kHigh, true>::kCtaThreads, kHigh ? 1 : 3)
+    attention_finish_kernel(const __grid_constant__ Params p,
+                            const __grid_constant__ QkvFinishParams finish) {
+  ptx::allow_next_kernel();
+  SplitDecoder<kD, kHigh, true>(p, ptx::dynamic_shared_memory(), finish).run();
 }
 
 // The workspace: tickets, states, values.
@@ -104,7 +113,7 @@ void check_shapes(const PagedAttentionParams& p) {
                  });
 }
 
-void check_inputs(const PagedAttentionParams& p) {
+void check_inputs(const PagedAttentionParams& p, bool reads_q) {
   check_argument(std::isfinite(p.scale) && p.scale > 0.0f, [&] {
     return "paged_attention: scale " + std::to_string(p.scale) + ", wanted finite and > 0";
   });
@@ -112,8 +121,10 @@ void check_inputs(const PagedAttentionParams& p) {
     return "paged_attention: num_blocks " + std::to_string(p.num_blocks) + ", P " +
            std::to_string(p.blocks_per_sequence) + ", wanted at least 1";
   });
-  const void* const all[] = {p.q,           p.k_cache, p.v_cache, p.positions, p.cu_seqlens_q,
-                             p.block_table, p.out};
+  const void* const all[] = {p.k_cache,      p.v_cache,     p.positions,
+                             p.cu_seqlens_q, p.block_table, p.out};
+  check_argument(p.q != nullptr || !reads_q,
+                 [] { return std::string("paged_attention: null pointer"); });
   for (const void* pointer : all) {
     check_argument(pointer != nullptr, [] { return std::string("paged_attention: null pointer"); });
   }
@@ -127,6 +138,24 @@ void check_inputs(const PagedAttentionParams& p) {
   check_argument(p.workspace != nullptr || layout(p).bytes == 0, [&] {
     return "paged_attention: no workspace, wanted " + std::to_string(layout(p).bytes) + " bytes";
   });
+}
+
+// What both ops are told must agree.
+void check_same(const QkvFinishParams& f, const PagedAttentionParams& p) {
+  const bool same = f.num_tokens == p.num_tokens && f.num_heads == p.num_heads &&
+                    f.num_kv_heads == p.num_kv_heads && f.head_dim == p.head_dim;
+  check_argument(same, [&] {
+    return "finish_attention: qkv_finish of T " + std::to_string(f.num_tokens) + ", heads " +
+           std::to_string(f.num_heads) + "/" + std::to_string(f.num_kv_heads) + ", D " +
+           std::to_string(f.head_dim) + ", attention of T " + std::to_string(p.num_tokens) +
+           ", heads " + std::to_string(p.num_heads) + "/" + std::to_string(p.num_kv_heads) +
+           ", D " + std::to_string(p.head_dim) + "; wanted the same";
+  });
+  check_argument(
+      f.positions == p.positions && f.k_cache == p.k_cache && f.v_cache == p.v_cache, [] {
+        return std::string(
+            "finish_attention: positions or caches of qkv_finish and of attention differ");
+      });
 }
 
 Params device_params(const PagedAttentionParams& op) {
@@ -165,36 +194,69 @@ void launch(const Params& p, cudaStream_t stream) {
   config.run(attention_kernel<kD, kHigh, kPrefill>, p);
 }
 
-template <int kD, bool kHigh>
-void configure_split(LaunchConfig& config) {
+// A kernel of clusters, by what runs in it.
+inline void configure_split(LaunchConfig& config) {
   config.programmatic();
   config.all_shared();
   config.cluster(kClusterCtas);
 }
 // All clusters of a launch are to run side by side.
-template <int kD, bool kHigh>
-int max_split_clusters() {
-  LaunchConfig config(dim3(kClusterCtas), kThreads, sizeof(SplitShared<kD, kHigh>), nullptr);
-  configure_split<kD, kHigh>(config);
-  return std::min(config.max_active_clusters(attention_split_kernel<kD, kHigh>),
-                  2 * kMaxDecodeCtas / kClusterCtas);
+template <class Decoder, class... P>
+int max_split_clusters(void (*kernel)(P...)) {
+  LaunchConfig config(dim3(kClusterCtas), Decoder::kCtaThreads, sizeof(typename Decoder::Shared),
+                      nullptr);
+  configure_split(config);
+  return std::min(config.max_active_clusters(kernel), 2 * kMaxDecodeCtas / kClusterCtas);
+}
+int64_t pair_groups(const PagedAttentionParams& op) {
+  return ceil_divide(max_pair_splits(op), kGroupSplits);
+}
+int64_t split_clusters(const PagedAttentionParams& op) {
+  return int64_t{op.num_sequences} * op.num_kv_heads * pair_groups(op);
+}
+
+template <class Decoder, class... P, class... More>
+void launch_split(void (*kernel)(P...), Params p, cudaStream_t stream, const More&... more) {
+  p.pair_groups = static_cast<int>(pair_groups(p.op));
+  // Few CTAs have an SM each: two would wait for each other.
+  constexpr int kMoreThanHalf = 116 * 1024;
+  const int64_t ctas = split_clusters(p.op) * kClusterCtas;
+  const int shared_bytes = std::max(static_cast<int>(sizeof(typename Decoder::Shared)),
+                                    ctas <= num_multiprocessors() / 2 ? kMoreThanHalf : 0);
+  const dim3 grid(static_cast<unsigned>(p.pair_groups * kClusterCtas),
+                  static_cast<unsigned>(p.op.num_kv_heads),
+                  static_cast<unsigned>(p.op.num_sequences));
+  LaunchConfig config(grid, Decoder::kCtaThreads, shared_bytes, stream);
+  configure_split(config);
+  config.run(kernel, p, more...);
 }
 
 template <int kD, bool kHigh>
-void launch_decode(Params p, cudaStream_t stream) {
-  static const int most = max_split_clusters<kD, kHigh>();
-  const int64_t groups = ceil_divide(max_pair_splits(p.op), kGroupSplits);
-  const int64_t clusters = int64_t{p.op.num_sequences} * p.op.num_kv_heads * groups;
-  if (clusters > most) return launch<kD, kHigh, false>(p, stream);
-  p.pair_groups = static_cast<int>(groups);
-  // Few CTAs have an SM each: two would wait for each other.
-  constexpr int kMoreThanHalf = 116 * 1024;
-  const int64_t ctas = clusters * kClusterCtas;
-  const int shared_bytes = std::max(static_cast<int>(sizeof(SplitShared<kD, kHigh>)),
-                                    ctas <= num_multiprocessors() / 2 ? kMoreThanHalf : 0);
-  LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, shared_bytes, stream);
-  configure_split<kD, kHigh>(config);
-  config.run(attention_split_kernel<kD, kHigh>, p);
+void launch_decode(const Params& p, cudaStream_t stream) {
+  using Decoder = SplitDecoder<kD, kHigh, false>;
+  static const int most = max_split_clusters<Decoder>(attention_split_kernel<kD, kHigh>);
+  if (split_clusters(p.op) > most) return launch<kD, kHigh, false>(p, stream);
+  launch_split<Decoder>(attention_split_kernel<kD, kHigh>, p, stream);
+}
+
+// Either asks how many clusters there may be, or launches.
+template <int kD, bool kHigh>
+struct Finish {
+  using Decoder = SplitDecoder<kD, kHigh, true>;
+  static int max_clusters() {
+    static const int most = max_split_clusters<Decoder>(attention_finish_kernel<kD, kHigh>);
+    return most;
+  }
+  static void launch(const Params& p, const QkvFinishParams& finish, cudaStream_t stream) {
+    launch_split<Decoder>(attention_finish_kernel<kD, kHigh>, p, stream, finish);
+  }
+};
+// use(Finish) of the kernel for these heads.
+template <class Use>
+auto with_finish(const PagedAttentionParams& op, const Use& use) {
+  const bool high = op.num_heads / op.num_kv_heads > 8;
+  if (op.head_dim <= 64) return high ? use(Finish<64, true>()) : use(Finish<64, false>());
+  return high ? use(Finish<128, true>()) : use(Finish<128, false>());
 }
 
 template <int kD>
@@ -216,13 +278,43 @@ size_t paged_attention_workspace_bytes(const PagedAttentionParams& params) {
 void paged_attention(const PagedAttentionParams& params, cudaStream_t stream) {
   attention::check_shapes(params);
   if (params.num_tokens == 0) return;
-  attention::check_inputs(params);
+  attention::check_inputs(params, /*reads_q=*/true);
   const attention::Params p = attention::device_params(params);
   if (params.head_dim <= 64) {
     attention::launch_dim<64>(p, stream);
   } else {
     attention::launch_dim<128>(p, stream);
   }
+}
+
+bool attention_can_finish(const PagedAttentionParams& params) {
+  attention::check_shapes(params);
+  const bool one_token_each = params.max_query_tokens == 1 && params.num_tokens > 0 &&
+                              params.num_tokens == params.num_sequences;
+  if (!one_token_each || params.head_dim % 16 != 0) return false;
+  const int64_t clusters = attention::split_clusters(params);
+  return clusters > 0 && attention::with_finish(params, [&](auto kernel) {
+           return clusters <= kernel.max_clusters();
+         });
+}
+
+void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
+                      cudaStream_t stream) {
+  attention::check_shapes(params);
+  check_qkv_finish(finish, /*writes_q=*/false);
+  attention::check_same(finish, params);
+  if (params.num_tokens == 0) return;
+  attention::check_inputs(params, /*reads_q=*/false);
+  check_argument(attention_can_finish(params), [&] {
+    return "finish_attention: B " + std::to_string(params.num_sequences) + ", T " +
+           std::to_string(params.num_tokens) + ", KV heads " + std::to_string(params.num_kv_heads) +
+           ", P " + std::to_string(params.blocks_per_sequence) + " of " +
+           std::to_string(params.block_tokens) +
+           " positions; wanted what attention_can_finish takes";
+  });
+  attention::Params p = attention::device_params(params);
+  p.op.indices_are_older = params.indices_are_older && finish.indices_are_older;
+  attention::with_finish(params, [&](auto kernel) { return kernel.launch(p, finish, stream); });
 }
 
 }  // namespace warproll

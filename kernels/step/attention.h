@@ -32,6 +32,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/stream.h"
+#include "kernels/step/qkv_finish.h"
 
 namespace warproll {
 
@@ -72,6 +73,14 @@ struct PagedAttentionParams {
   bool past_is_older = false;
 };
 void paged_attention(const PagedAttentionParams& params, cudaStream_t stream);
+// qkv_finish, then paged_attention, in one kernel: the caches and out with their bits; q is neither written
+// nor read. For what attention_can_finish() is true of: one new token a sequence (max_query_tokens 1), D a
+// multiple of 16, and so few sequences that their splits' clusters run side by side; of a position that is
+// invalid for qkv_finish, out is written if it is not negative. Both params name the same positions, caches
+// and shapes. A slot that a token of the launch writes is in no other sequence's context.
+[[nodiscard]] bool attention_can_finish(const PagedAttentionParams& params);
+void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
+                      cudaStream_t stream);
 // Of B, heads, D, P and bt. Grows with B * P; 0 where P * bt <= kAttentionSplit.
 [[nodiscard]] size_t paged_attention_workspace_bytes(const PagedAttentionParams& params);
 

@@ -1,7 +1,5 @@
 // qkv_finish: grid (T, heads / 8), heads of q, k and v together; block 128 threads. A CTA produces
 // eight heads of a token, sixteen lanes a head: each rotates four pairs of columns, or twice four.
-// The sum of squares is rmsnorm_cpu's, bit for bit: sixteen lanes add columns i, i + 16, .. in order,
-// and are folded in halves. Squares of BF16 are exact in F32, so FMA does not change them.
 #include "kernels/step/qkv_finish.h"
 
 #include <numeric>
@@ -12,65 +10,16 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/rope.h"
-#include "kernels/step/vectors.cuh"
+#include "kernels/step/qkv_head.cuh"
 
 namespace warproll {
 namespace {
 
+using namespace head;  // qkv_head.cuh
+
 constexpr int kThreads = 128;
-constexpr int kLanes = 16;                 // of a head
 constexpr int kHeads = kThreads / kLanes;  // of a CTA
-constexpr int kCols = 4;                   // of each half, of a lane, at a time
 constexpr int kMaxHeadDim = 256;
-
-// No FMA: the roundings of rope_kv_write_cpu.
-__device__ __forceinline__ float rotate_low(float low, float high, float cos, float sin) {
-  return __fsub_rn(__fmul_rn(low, cos), __fmul_rn(high, sin));
-}
-__device__ __forceinline__ float rotate_high(float low, float high, float cos, float sin) {
-  return __fadd_rn(__fmul_rn(high, cos), __fmul_rn(low, sin));
-}
-
-// And those of rmsnorm_cpu.
-__device__ __forceinline__ float4 scaled(float4 x, float scale, float4 w) {
-  return make_float4(__fmul_rn(__fmul_rn(x.x, scale), w.x), __fmul_rn(__fmul_rn(x.y, scale), w.y),
-                     __fmul_rn(__fmul_rn(x.z, scale), w.z), __fmul_rn(__fmul_rn(x.w, scale), w.w));
-}
-
-// 1 / sqrt(mean(x^2) + eps) of a head. All lanes of a warp call it. Columns behind the last count as
-// zeros, which leave the sum as it is; so all loads are under way at once.
-template <int kTimes>
-__device__ __forceinline__ float inverse_rms(const uint16_t* x, int head_dim, float eps) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  uint32_t bits[2 * kCols * kTimes];
-#pragma unroll
-  for (int i = 0; i < 2 * kCols * kTimes; ++i) {
-    bits[i] = i * kLanes + lane < head_dim ? x[i * kLanes + lane] : 0u;
-  }
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 2 * kCols * kTimes; ++i) {
-    const float v = __uint_as_float(bits[i] << 16);
-    sum = fmaf(v, v, sum);
-  }
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  const float mean = __fdiv_rn(sum, static_cast<float>(head_dim));
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
-}
-
-// Four columns of both halves of a head, rotated.
-struct HalfPair {
-  uint2 low, high;
-};
-__device__ __forceinline__ HalfPair rotate(float4 low, float4 high, float4 cos, float4 sin) {
-  return {step::float4_to_bf16(make_float4(
-              rotate_low(low.x, high.x, cos.x, sin.x), rotate_low(low.y, high.y, cos.y, sin.y),
-              rotate_low(low.z, high.z, cos.z, sin.z), rotate_low(low.w, high.w, cos.w, sin.w))),
-          step::float4_to_bf16(make_float4(
-              rotate_high(low.x, high.x, cos.x, sin.x), rotate_high(low.y, high.y, cos.y, sin.y),
-              rotate_high(low.z, high.z, cos.z, sin.z), rotate_high(low.w, high.w, cos.w, sin.w)))};
-}
 
 // kTimes: granules of a lane, 1 for D up to 128.
 template <int kTimes>
@@ -151,10 +100,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void check_pointers(const QkvFinishParams& p) {
+void check_pointers(const QkvFinishParams& p, bool writes_q) {
   check_argument(p.qkv != nullptr && p.cos != nullptr && p.sin != nullptr &&
-                     p.positions != nullptr && p.slot_mapping != nullptr && p.q != nullptr &&
-                     p.k_cache != nullptr && p.v_cache != nullptr,
+                     p.positions != nullptr && p.slot_mapping != nullptr &&
+                     (p.q != nullptr || !writes_q) && p.k_cache != nullptr && p.v_cache != nullptr,
                  [] { return std::string("qkv_finish: a pointer is null"); });
   check_argument(step::is_aligned(p.qkv) && step::is_aligned(p.q_norm) &&
                      step::is_aligned(p.k_norm) && step::is_aligned(p.cos) &&
@@ -163,7 +112,7 @@ void check_pointers(const QkvFinishParams& p) {
                  [] { return std::string("qkv_finish: a pointer is not 16-byte aligned"); });
 }
 
-void check(const QkvFinishParams& p) {
+void check_shapes(const QkvFinishParams& p) {
   check_argument(p.num_tokens >= 0 && p.num_heads >= 1 && p.num_kv_heads >= 1 && p.head_dim >= 16 &&
                      p.head_dim <= kMaxHeadDim && p.head_dim % 16 == 0,
                  [&] {
@@ -203,10 +152,14 @@ void fill_rope_tables(int32_t max_positions, int32_t head_dim, double theta, flo
                    .theta = theta});
 }
 
+void check_qkv_finish(const QkvFinishParams& p, bool writes_q) {
+  check_shapes(p);
+  if (p.num_tokens > 0) check_pointers(p, writes_q);
+}
+
 void qkv_finish(const QkvFinishParams& p, cudaStream_t stream) {
-  check(p);
+  check_qkv_finish(p);
   if (p.num_tokens == 0) return;
-  check_pointers(p);
   const int all_heads = p.num_heads + 2 * p.num_kv_heads;
   LaunchConfig config(dim3(static_cast<unsigned>(p.num_tokens),
                            static_cast<unsigned>((all_heads + kHeads - 1) / kHeads)),

@@ -11,6 +11,7 @@
 // The next kernel may start before this one has waited. So what that one reads before its own wait
 // (weights, positions) must be older than the last kernel that waits before it lets others start, as
 // embed and gate_up do, or than a copy.
+// Where attention can do all of it on the way, it is not launched: finish_attention (attention.h).
 // Thread: any, one stream. Errors: std::invalid_argument, CudaError.
 #pragma once
 
@@ -50,6 +51,8 @@ struct QkvFinishParams {
   // positions and slot_mapping were complete before the stream's previous kernel started.
   bool indices_are_older = false;
 };  // all pointers to vectors 16-byte aligned
+// Throws as qkv_finish does; q may be null where it is not written.
+void check_qkv_finish(const QkvFinishParams& params, bool writes_q = true);
 void qkv_finish(const QkvFinishParams& params, cudaStream_t stream);
 
 }  // namespace warproll

@@ -114,48 +114,53 @@ void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x
 void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer,
                                     const Addend& addend) {
   norm_linear(addend, w.input_norm, w.qkv, space_.qkv, nullptr, "qkv");
-  qkv_finish({.qkv = space_.qkv,
-              .q_norm = w.q_norm,
-              .k_norm = w.k_norm,
-              .norm_dtype = weights_.norm_dtype,
-              .eps = config_.rms_norm_eps,
-              .cos = space_.cos,
-              .sin = space_.sin,
-              .positions = inputs_.positions,
-              .slot_mapping = inputs_.slot_mapping,
-              .q = space_.q,
-              .k_cache = kv_.k(layer),
-              .v_cache = kv_.v(layer),
-              .num_slots = kv_.num_slots(),
-              .max_positions = config_.max_position_embeddings,
-              .num_tokens = shape_.num_tokens,
-              .num_heads = config_.num_heads,
-              .num_kv_heads = config_.num_kv_heads,
-              .head_dim = config_.head_dim,
-              .indices_are_older = true},
-             stream_);
-  mark("qkv_finish");
-  paged_attention({.q = space_.q,
-                   .k_cache = kv_.k(layer),
-                   .v_cache = kv_.v(layer),
-                   .positions = inputs_.positions,
-                   .cu_seqlens_q = inputs_.cu_seqlens_q,
-                   .block_table = inputs_.block_table,
-                   .out = space_.attention,
-                   .workspace = space_.attention_workspace,
-                   .num_sequences = shape_.num_sequences,
-                   .num_tokens = shape_.num_tokens,
-                   .max_query_tokens = shape_.decode_only ? 1 : 0,
-                   .num_heads = config_.num_heads,
-                   .num_kv_heads = config_.num_kv_heads,
-                   .head_dim = config_.head_dim,
-                   .num_blocks = kv_.num_blocks(),
-                   .block_tokens = kv_.block_tokens(),
-                   .blocks_per_sequence = shape_.blocks_per_sequence,
-                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                   .indices_are_older = true,
-                   .past_is_older = true},
-                  stream_);
+  const QkvFinishParams finish = {.qkv = space_.qkv,
+                                  .q_norm = w.q_norm,
+                                  .k_norm = w.k_norm,
+                                  .norm_dtype = weights_.norm_dtype,
+                                  .eps = config_.rms_norm_eps,
+                                  .cos = space_.cos,
+                                  .sin = space_.sin,
+                                  .positions = inputs_.positions,
+                                  .slot_mapping = inputs_.slot_mapping,
+                                  .q = space_.q,
+                                  .k_cache = kv_.k(layer),
+                                  .v_cache = kv_.v(layer),
+                                  .num_slots = kv_.num_slots(),
+                                  .max_positions = config_.max_position_embeddings,
+                                  .num_tokens = shape_.num_tokens,
+                                  .num_heads = config_.num_heads,
+                                  .num_kv_heads = config_.num_kv_heads,
+                                  .head_dim = config_.head_dim,
+                                  .indices_are_older = true};
+  const PagedAttentionParams attend = {
+      .q = space_.q,
+      .k_cache = kv_.k(layer),
+      .v_cache = kv_.v(layer),
+      .positions = inputs_.positions,
+      .cu_seqlens_q = inputs_.cu_seqlens_q,
+      .block_table = inputs_.block_table,
+      .out = space_.attention,
+      .workspace = space_.attention_workspace,
+      .num_sequences = shape_.num_sequences,
+      .num_tokens = shape_.num_tokens,
+      .max_query_tokens = shape_.decode_only ? 1 : 0,
+      .num_heads = config_.num_heads,
+      .num_kv_heads = config_.num_kv_heads,
+      .head_dim = config_.head_dim,
+      .num_blocks = kv_.num_blocks(),
+      .block_tokens = kv_.block_tokens(),
+      .blocks_per_sequence = shape_.blocks_per_sequence,
+      .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+      .indices_are_older = true,
+      .past_is_older = true};
+  if (attention_can_finish(attend)) {
+    finish_attention(finish, attend, stream_);
+  } else {
+    qkv_finish(finish, stream_);
+    mark("qkv_finish");
+    paged_attention(attend, stream_);
+  }
   mark("attention");
   linear({}, space_.attention, w.o, shape_.num_tokens, space_.projected, nullptr);
   mark("o");

@@ -147,8 +147,8 @@ TEST(FusedGpu, AReplayedChainHasTheBitsOfKernelsOneAfterTheOther) {
       }
     }
     const StepLayers::State want = layers.state();
-    for (const char* variant :
-         {"none", "wait", "qkv", "qkv+wait", "qkv+landed", "qkv+loads", "o", "qkv+o+wait"}) {
+    for (const char* variant : {"none", "wait", "qkv", "qkv+wait", "qkv+landed", "qkv+loads", "o",
+                                "finish", "qkv+o+finish+wait"}) {
       if (tokens > 8 && variant != std::string("none")) break;  // they are what none is
       SCOPED_TRACE(variant);
       layers.restart(tokens, StepVariant::parse(variant));
