@@ -6,6 +6,7 @@
 
 #include "kernels/step/add_rmsnorm.h"
 #include "kernels/step/attention.h"
+#include "kernels/step/cluster_linear.h"
 #include "kernels/step/embed.h"
 #include "kernels/step/gather_rows.h"
 #include "kernels/step/linear.h"
@@ -90,10 +91,21 @@ void DeviceForward::Step::norm_linear(const Addend& addend, const std::byte* nor
 void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x,
                                  const TileMatrix& weight, int32_t rows, uint16_t* y,
                                  float* y_f32) const {
+  const bool has_tiles = tiles.values != nullptr;
+  if (!options_.batch_invariant && cluster_linear_is_faster(rows, weight, has_tiles)) {
+    cluster_linear({.x = tiles,
+                    .x_bf16 = has_tiles ? nullptr : x,
+                    .weight = weight,
+                    .y = y,
+                    .y_f32 = y_f32,
+                    .num_tokens = rows},
+                   stream_);
+    return;
+  }
   const int32_t most = y_f32 == nullptr ? kMaxStreamedTokens : kMaxStreamedRows;
   if (options_.batch_invariant || rows <= most) {
     stream_linear({.x = tiles,
-                   .x_bf16 = tiles.values == nullptr ? x : nullptr,
+                   .x_bf16 = has_tiles ? nullptr : x,
                    .weight = weight,
                    .y = y,
                    .y_f32 = y_f32,
