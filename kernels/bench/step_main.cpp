@@ -17,7 +17,8 @@ constexpr const char* kUsage =
                                       what each op of the chain adds
   --variants none,qkv,qkv+wait        of chain and parts, each batch with every one: qkv, o: in small
                         CTAs that start early; wait, landed, loads: where down_small lets the next kernel
-                        start; finish: qkv_finish in attention; cluster: cluster_linear where it is faster (other bits); none: as it was
+                        start; finish: qkv_finish in attention; cluster: cluster_linear where it is
+                        faster (other bits); none: as it was
   --cluster             --variants cluster
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
