@@ -153,6 +153,7 @@ __global__ void __maxnreg__(kDownSmallRegisters)
   ptx::allow_next_kernel();
   __syncthreads();
   for (int i = me; i < num_pairs * kTileRows; i += kThreads) {
+    if (weights[i / kTileRows] == 0.0f) continue;  // no expert: nobody wrote its sums
     float sum = chains[i];
 #pragma unroll
     for (int w = 1; w < kMultiplyWarps; ++w) sum += chains[w * kMaxSmallPairs * kTileRows + i];
