@@ -6,6 +6,7 @@
 
 #include "kernels/moe/pack.h"
 #include "kernels/not_finite.h"
+#include "weights_sync/layout_check.h"
 #include "weights_sync/tensor_scan.h"
 
 namespace warproll {
@@ -62,7 +63,10 @@ Status DeviceFiller::start() {
   not_finite_ = reinterpret_cast<uint64_t*>(results_->memory.data());
   digests_->use(results_->memory.data() + key_bytes);
   WARPROLL_CUDA_CHECK(cudaMemsetAsync(not_finite_, 0xff, key_bytes, first));
-  WARPROLL_CUDA_CHECK(cudaMemsetAsync(parts_.arena.data(), 0, parts_.layout->total_bytes, first));
+  // Not the whole arena: tens of gigabytes take the memory's whole bandwidth from a decode step.
+  for (const ArenaGap& gap : arena_gaps(*parts_.layout)) {
+    WARPROLL_CUDA_CHECK(cudaMemsetAsync(parts_.arena.data() + gap.begin, 0, gap.bytes, first));
+  }
   const CudaEvent cleared;
   cleared.record(first);
   for (const CudaStream& stream : parts_.streams) cleared.hold(stream.get());

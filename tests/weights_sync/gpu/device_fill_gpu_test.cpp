@@ -188,6 +188,28 @@ TEST(DeviceFillGpu, rows_lie_where_the_host_has_them_and_aliases_are_compared) {
   }
 }
 
+// An update that failed half way, then one with another manifest: only gaps are cleared, everything else
+// must be overwritten.
+TEST(DeviceFillGpu, a_fill_over_half_of_another_layout_leaves_nothing_of_it) {
+  SKIP_WITHOUT_GPU();
+  const ArenaDevicePtr device = make_cuda_arena_device().value();
+  const Golden other("qwen3moe-tiny-fused", true), golden("qwen3moe-tiny-tied", false);
+  const uint64_t bytes = golden.layout.total_bytes;
+  DeviceArena arena(device, std::max(other.layout.total_bytes, bytes));
+  auto half = device->make_filler(other.layout, arena.buffer.span(), nullptr).value();
+  for (size_t i = 0; i < other.checkpoint.tensors().size(); i += 2) {
+    const std::string& name = other.checkpoint.tensors()[i].name;
+    ASSERT_TRUE(half->put(name, other.checkpoint.bytes(i)).ok()) << name;
+  }
+  half.reset();
+  auto filler = device->make_filler(golden.layout, arena.buffer.span(), nullptr).value();
+  const auto filled = fill_from_checkpoint(golden.checkpoint, *filler);
+  ASSERT_TRUE(filled.ok()) << filled.status().to_string();
+  EXPECT_TRUE(equal_bytes(std::span<const std::byte>(arena.bytes()).first(bytes), golden.wanted));
+  EXPECT_EQ(to_hex(device->digest(arena.buffer.span().first(bytes))),
+            to_hex(tensor_digest(golden.wanted)));
+}
+
 // The device keeps its buffers; how many there are depends on how far the host runs ahead, until there
 // are enough for one fill.
 TEST(DeviceFillGpu, a_thousand_fills_leave_no_memory_behind) {
