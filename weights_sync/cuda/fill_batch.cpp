@@ -84,7 +84,12 @@ void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
   quantise_ctas_ += ctas;
 }
 
-void FillBatch::pack(const PackItem& item) {
+void FillBatch::pack(const WeightView& rows, const TileTarget& to) {
+  if (rows.data != nullptr) add({rows, to, false});
+  if (rows.scales != nullptr) add({rows, to, true});
+}
+
+void FillBatch::add(const PackItem& item) {
   check_pack(item.rows, item.to);
   const int64_t ctas = ctas_of(item);
   if (ctas == 0) return;
@@ -117,7 +122,7 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, stream);
     take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), stream);
     for (const Copy& c : copies_) {
-      WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDeviceToDevice, stream));
+      WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
     pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, stream);
     slots.give(slot, stream);

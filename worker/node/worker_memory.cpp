@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "weights_sync/tile_pieces.h"
+
 namespace warproll {
 namespace {
 
@@ -117,6 +119,7 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
   needs.workspace_bytes =
       workspace_bytes(device, model, backend_sizes(engine_config(config, 1), model));
   needs.receive_bytes = receive_bytes(*layout);
+  needs.staging_bytes = kTileSlotBytes * kNumTileSlots;
   needs.kv_block_bytes = static_cast<uint64_t>(block_bytes);
   needs.wanted_kv_bytes = wanted;
   needs.swap = config.weights.swap;
