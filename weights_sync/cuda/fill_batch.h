@@ -52,7 +52,8 @@ class FillBatch {
 
   [[nodiscard]] size_t num_items() const;
   // In the order: sources, quantise, quantised, copies, packs. The batch is empty then.
-  void launch(ItemSlots& slots, cudaStream_t stream);
+  // max_ctas: of a launch (fill_items.h), 0 = not bounded.
+  void launch(ItemSlots& slots, int max_ctas, cudaStream_t stream);
 
  private:
   struct Copy {
