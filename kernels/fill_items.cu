@@ -2,7 +2,11 @@
 // first of its elements that must not be there. quantise: grid one CTA 256 blocks of 32 columns of one
 // item, block 256 threads. pack: grid one CTA a half tile (8 rows of a matrix) of one item, block 256
 // threads: a warp finds a row's exponent where one is needed, then the warps write blocks of 32 columns.
+// Bounded: grid max_ctas, blocks of 512, 1024 and 1024 threads, and each CTA does every max_ctas-th share
+// of the work, one after the other.
 #include "kernels/fill_items.h"
+
+#include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/moe/pack_tile.h"
@@ -14,7 +18,8 @@ namespace warproll {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
+constexpr int kBoundedWarps = 32;
+constexpr int kRows = 8;                // of a half tile
 constexpr int64_t kBlocksPerCta = 256;  // of quantise
 
 // ---- digest and search ----
@@ -62,29 +67,36 @@ __device__ void take_in(const TakeInItem& item, const xxh3::Keys& keys) {
 }
 
 __global__ void __launch_bounds__(xxh3::kChunkThreads)
-    take_in_kernel(const TakeInItem* items, const __grid_constant__ xxh3::Keys keys) {
-  const TakeInItem item = items[blockIdx.x];
-  switch (item.rule.bits_each) {
-    case 8:
-      return take_in<8>(item, keys);
-    case 16:
-      return take_in<16>(item, keys);
-    case 32:
-      return take_in<32>(item, keys);
-    default:
-      return take_in<0>(item, keys);
+    take_in_kernel(const TakeInItem* items, int64_t count,
+                   const __grid_constant__ xxh3::Keys keys) {
+  for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const TakeInItem item = items[i];
+    switch (item.rule.bits_each) {
+      case 8:
+        take_in<8>(item, keys);
+        break;
+      case 16:
+        take_in<16>(item, keys);
+        break;
+      case 32:
+        take_in<32>(item, keys);
+        break;
+      default:
+        take_in<0>(item, keys);
+    }
+    __syncthreads();  // the next item's sums take this one's place
   }
 }
 
 // ---- lists of items with several CTAs each ----
 
-// The item that this CTA works for.
+// The item that share `cta` of the work belongs to.
 template <class Item>
-__device__ const Item& item_of_cta(const Item* items, int count) {
+__device__ const Item& item_of_cta(const Item* items, int count, int64_t cta) {
   int first = 0, last = count - 1;
   while (first < last) {
     const int middle = (first + last + 1) / 2;
-    if (items[middle].first_cta <= blockIdx.x) {
+    if (items[middle].first_cta <= cta) {
       first = middle;
     } else {
       last = middle - 1;
@@ -93,15 +105,14 @@ __device__ const Item& item_of_cta(const Item* items, int count) {
   return items[first];
 }
 
-__global__ void __launch_bounds__(kThreads)
-    quantise_items_kernel(const QuantiseItem* items, int count) {
-  const QuantiseItem& item = item_of_cta(items, count);
+template <int kNumWarps>
+__device__ void quantise_share(const QuantiseItem& item, int64_t cta) {
   const QuantiseMxfp8Params p = item.matrix;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t begin = (blockIdx.x - item.first_cta) * kBlocksPerCta;
+  const int64_t begin = (cta - item.first_cta) * kBlocksPerCta;
   const int64_t end = min(begin + kBlocksPerCta, p.rows * p.cols / kMxfp8BlockCols);
 #pragma unroll 4
-  for (int64_t block = begin + warp; block < end; block += kWarps) {
+  for (int64_t block = begin + warp; block < end; block += kNumWarps) {
     if (p.source_dtype == Dtype::kF32) {
       quantise_block<float>(p, block, lane, nullptr);
     } else if (p.source_dtype == Dtype::kF16) {
@@ -112,24 +123,33 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As moe/pack.cu's kernel.
-__global__ void __launch_bounds__(kThreads) pack_items_kernel(const PackItem* items, int count) {
-  __shared__ int exponents[kWarps];
-  const PackItem& item = item_of_cta(items, count);
+template <int kNumWarps>
+__global__ void __launch_bounds__(kNumWarps * 32)
+    quantise_items_kernel(const QuantiseItem* items, int count, int64_t num_ctas) {
+  for (int64_t cta = blockIdx.x; cta < num_ctas; cta += gridDim.x) {
+    quantise_share<kNumWarps>(item_of_cta(items, count, cta), cta);
+  }
+}
+
+// As moe/pack.cu's kernel. exponents: [kRows], of this share alone.
+template <int kNumWarps>
+__device__ void pack_share(const PackItem& item, int64_t cta, int* exponents) {
   const WeightView rows = item.rows;
   const TileTarget to = item.to;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int halves = rows.rows / 8;
-  const int half_index = static_cast<int>(blockIdx.x - item.first_cta);
+  const int halves = rows.rows / kRows;
+  const int half_index = static_cast<int>(cta - item.first_cta);
   const int matrix = half_index / halves;
-  const int row = half_index % halves * 8;
+  const int row = half_index % halves * kRows;
   const HalfTile at = half_tile(to.first_row + row, to.gate_up, to.tiles.num_tiles);
   const int64_t record = int64_t{to.first_matrix + matrix} * to.tiles.num_tiles + at.tile;
   const bool writes_row_scales = item.scales || to.tiles.format == TileFormat::kF16;
   if (writes_row_scales) {
-    const int mine = row_exponent(rows, matrix, row + warp, lane, 32);
-    const int largest = __reduce_max_sync(~0u, mine);
-    if (lane == 0) exponents[warp] = largest;
+    if (warp < kRows) {
+      const int mine = row_exponent(rows, matrix, row + warp, lane, 32);
+      const int largest = __reduce_max_sync(~0u, mine);
+      if (lane == 0) exponents[warp] = largest;
+    }
     __syncthreads();
   }
   std::byte* out = to.out + record * to.tiles.record_bytes();
@@ -137,20 +157,30 @@ __global__ void __launch_bounds__(kThreads) pack_items_kernel(const PackItem* it
   const int blocks = to.tiles.num_blocks();
   if (item.scales) {
     const int g = static_cast<int>(threadIdx.x) % 8;
-    for (int block = static_cast<int>(threadIdx.x) / 8; block < blocks; block += kThreads / 8) {
+    for (int block = static_cast<int>(threadIdx.x) / 8; block < blocks; block += kNumWarps * 4) {
       pack_scale(rows, matrix, row, block, g, at.half, exponents[g],
                  out + block * block_bytes + 512);
     }
   } else {
     const int exponent = writes_row_scales ? exponents[lane / 4] : 0;
-    for (int block = warp; block < blocks; block += kWarps) {
+    for (int block = warp; block < blocks; block += kNumWarps) {
       pack_lane(rows, matrix, row, block, lane, at.half, exponent, out + block * block_bytes);
     }
   }
-  if (writes_row_scales && threadIdx.x < 8) {
+  if (writes_row_scales && threadIdx.x < kRows) {
     auto* scales = reinterpret_cast<uint16_t*>(
         to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
     scales[at.half * 8 + threadIdx.x] = row_scale_bits(rows.format, exponents[threadIdx.x]);
+  }
+}
+
+template <int kNumWarps>
+__global__ void __launch_bounds__(kNumWarps * 32)
+    pack_items_kernel(const PackItem* items, int count, int64_t num_ctas) {
+  __shared__ int exponents[kRows];
+  for (int64_t cta = blockIdx.x; cta < num_ctas; cta += gridDim.x) {
+    pack_share<kNumWarps>(item_of_cta(items, count, cta), cta, exponents);
+    __syncthreads();  // the next share's exponents take this one's place
   }
 }
 
@@ -168,25 +198,39 @@ int64_t ctas_of(const PackItem& item) {
   return int64_t{item.rows.num_matrices} * (item.rows.rows / 8);
 }
 
-void take_in_items(const TakeInItem* items, int64_t count, cudaStream_t stream) {
+void take_in_items(const TakeInItem* items, int64_t count, int max_ctas, cudaStream_t stream) {
   if (count == 0) return;
   static const xxh3::Keys keys = xxh3::make_keys();
-  LaunchConfig config(grid_of(count), xxh3::kChunkThreads, xxh3::shared_bytes(kXxh3ChunkBytes),
+  const int64_t ctas = max_ctas > 0 ? std::min<int64_t>(count, max_ctas) : count;
+  LaunchConfig config(grid_of(ctas), xxh3::kChunkThreads, xxh3::shared_bytes(kXxh3ChunkBytes),
                       stream);
-  config.run(take_in_kernel, items, keys);
+  config.run(take_in_kernel, items, count, keys);
 }
 
-void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
+void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas, int max_ctas,
                     cudaStream_t stream) {
   if (num_ctas == 0) return;
-  LaunchConfig config(grid_of(num_ctas), kThreads, 0, stream);
-  config.run(quantise_items_kernel, items, static_cast<int>(count));
+  const auto num_items = static_cast<int>(count);
+  if (max_ctas == 0) {
+    LaunchConfig config(grid_of(num_ctas), kWarps * 32, 0, stream);
+    return config.run(quantise_items_kernel<kWarps>, items, num_items, num_ctas);
+  }
+  LaunchConfig config(grid_of(std::min<int64_t>(num_ctas, max_ctas)), kBoundedWarps * 32, 0,
+                      stream);
+  config.run(quantise_items_kernel<kBoundedWarps>, items, num_items, num_ctas);
 }
 
-void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
+void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, int max_ctas,
+                cudaStream_t stream) {
   if (num_ctas == 0) return;
-  LaunchConfig config(grid_of(num_ctas), kThreads, 0, stream);
-  config.run(pack_items_kernel, items, static_cast<int>(count));
+  const auto num_items = static_cast<int>(count);
+  if (max_ctas == 0) {
+    LaunchConfig config(grid_of(num_ctas), kWarps * 32, 0, stream);
+    return config.run(pack_items_kernel<kWarps>, items, num_items, num_ctas);
+  }
+  LaunchConfig config(grid_of(std::min<int64_t>(num_ctas, max_ctas)), kBoundedWarps * 32, 0,
+                      stream);
+  config.run(pack_items_kernel<kBoundedWarps>, items, num_items, num_ctas);
 }
 
 }  // namespace warproll

@@ -20,7 +20,7 @@ enum class WeightFormat : uint8_t {
 struct WeightView {
   WeightFormat format = WeightFormat::kF32;
   const std::byte* data = nullptr;    // [num_matrices, rows, cols]
-  const std::byte* scales = nullptr;  // null for the unscaled formats
+  const std::byte* scales = nullptr;  // null for the unscaled formats, or where elements go alone
   Dtype scale_dtype = Dtype::kF8E8M0;
   int32_t num_matrices = 1;
   int32_t rows = 0;
@@ -33,7 +33,7 @@ struct WeightView {
   [[nodiscard]] WeightView matrix(int32_t index) const {
     WeightView view = *this;
     view.num_matrices = 1;
-    view.data += static_cast<uint64_t>(index) * matrix_stride_bytes;
+    if (view.data != nullptr) view.data += static_cast<uint64_t>(index) * matrix_stride_bytes;
     if (view.scales != nullptr) view.scales += static_cast<uint64_t>(index) * scale_stride_bytes;
     return view;
   }
@@ -49,7 +49,8 @@ struct WeightView {
                                        ? 2
                                        : 1;
     view.rows = count;
-    view.data += first * columns * element_bytes;
+    if (view.data != nullptr) view.data += first * columns * element_bytes;
+    if (view.scales == nullptr) return view;
     if (format == WeightFormat::kMxfp8) view.scales += first * (columns / 32);
     if (format == WeightFormat::kFp8Block) {
       const auto br = static_cast<uint64_t>(block_rows);

@@ -22,8 +22,10 @@ class ArenaDevice {
   // kArenaAlignment-aligned. kResourceExhausted with the size when there is no room; bytes > 0.
   virtual Result<std::byte*> allocate(uint64_t bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;
-  // Refuses what ArenaFiller::create refuses; zeroes [0, layout.total_bytes) of the arena first, so
-  // that every byte of it is defined once it is filled. All arguments must outlive the filler.
+  // Refuses what ArenaFiller::create refuses but tiles. Zeroes what no tensor writes of
+  // [0, layout.total_bytes) (arena_gaps in layout_check.h), each time: another layout may have left
+  // bytes there. So every byte of the arena is defined once it is filled, and by its version alone. All
+  // arguments must outlive the filler.
   virtual Result<std::unique_ptr<WeightFiller>> make_filler(const ArenaLayout& layout,
                                                             std::span<std::byte> arena,
                                                             const Manifest* manifest) = 0;

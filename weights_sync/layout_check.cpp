@@ -23,6 +23,22 @@ struct Extent {
   std::string name;
 };
 
+// In the order of the arena.
+std::vector<Extent> extents_of(const ArenaLayout& layout) {
+  std::vector<Extent> extents;
+  for (const ArenaSlot& slot : layout.slots) {
+    if (has_rows(slot)) extents.push_back({slot.offset_bytes, slot.bytes, quoted_slot(slot)});
+  }
+  if (layout.tile_regions.empty()) return extents;
+  for (const TileRegion& region : layout.tile_regions) {
+    extents.push_back({region.offset_bytes, region.bytes, "tiles '" + region.name + "'"});
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
+  return extents;
+}
+
 Status check_extents(const std::vector<Extent>& extents, uint64_t total_bytes) {
   uint64_t filled_to = 0;
   for (const Extent& extent : extents) {
@@ -93,9 +109,7 @@ Status check_layout(const ArenaLayout& layout, uint64_t arena_bytes) {
     return resource_exhausted("the layout wants " + std::to_string(layout.total_bytes) +
                               " bytes, the arena has " + std::to_string(arena_bytes));
   }
-  std::vector<Extent> extents;
   for (const ArenaSlot& slot : layout.slots) {
-    if (has_rows(slot)) extents.push_back({slot.offset_bytes, slot.bytes, quoted_slot(slot)});
     const bool in_region = slot.form != SlotForm::kRows;
     if (in_region && static_cast<size_t>(slot.tile_region) >= layout.tile_regions.size()) {
       return invalid_argument(quoted_slot(slot) + " is in tile region " +
@@ -103,16 +117,23 @@ Status check_layout(const ArenaLayout& layout, uint64_t arena_bytes) {
                               std::to_string(layout.tile_regions.size()));
     }
   }
-  if (layout.tile_regions.empty()) return check_extents(extents, layout.total_bytes);
-  for (const TileRegion& region : layout.tile_regions) {
-    WARPROLL_TRY(check_region(region));
-    extents.push_back({region.offset_bytes, region.bytes, "tiles '" + region.name + "'"});
+  for (const TileRegion& region : layout.tile_regions) WARPROLL_TRY(check_region(region));
+  WARPROLL_TRY(check_extents(extents_of(layout), layout.total_bytes));
+  return layout.tile_regions.empty() ? ok_status() : check_region_rows(layout);
+}
+
+std::vector<ArenaGap> arena_gaps(const ArenaLayout& layout) {
+  std::vector<ArenaGap> gaps;
+  uint64_t filled_to = 0;
+  const auto up_to = [&](uint64_t begin) {
+    if (begin > filled_to) gaps.push_back({filled_to, begin - filled_to});
+  };
+  for (const Extent& extent : extents_of(layout)) {
+    up_to(extent.begin);
+    filled_to = extent.begin + extent.bytes;
   }
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
-  });
-  WARPROLL_TRY(check_extents(extents, layout.total_bytes));
-  return check_region_rows(layout);
+  up_to(layout.total_bytes);
+  return gaps;
 }
 
 }  // namespace warproll

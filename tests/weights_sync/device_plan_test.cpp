@@ -10,6 +10,7 @@
 #include "tests/weights_sync/device_twin.h"
 #include "weights_sync/arena_fill.h"
 #include "weights_sync/fill_plan.h"
+#include "weights_sync/layout_check.h"
 
 namespace warproll {
 namespace {
@@ -77,6 +78,84 @@ TEST(DevicePlan, tensors_in_any_order_give_the_tiles_of_the_models_matrices) {
                                                        host->arena.span(), *layout)));
     }
   }
+}
+
+// An arena of `background` filled in any order.
+std::vector<std::byte> filled(const Checkpoint& checkpoint, const ArenaLayout& layout,
+                              std::byte background, std::mt19937& random) {
+  const FillPlan plan = make_fill_plan(layout, layout.total_bytes, nullptr).value();
+  std::vector<std::byte> arena(layout.total_bytes, background);
+  std::vector<size_t> order(checkpoint.tensors().size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random);
+  for (const size_t i : order) {
+    const auto bytes = checkpoint.bytes(i);
+    place(layout, plan.tensors[plan.index.at(checkpoint.tensors()[i].name)],
+          std::vector(bytes.begin(), bytes.end()), arena);
+  }
+  return arena;
+}
+
+// The golden models' own layouts have few gaps or none: everything moved up by an alignment, the second
+// extent by two, room left behind the last.
+ArenaLayout with_gaps(ArenaLayout layout) {
+  uint64_t second = layout.total_bytes;
+  for (const ArenaSlot& slot : layout.slots)
+    if (slot.offset_bytes > 0) second = std::min(second, slot.offset_bytes);
+  for (const TileRegion& region : layout.tile_regions)
+    if (region.offset_bytes > 0) second = std::min(second, region.offset_bytes);
+  const auto move = [&](uint64_t offset) {
+    return offset + (offset >= second ? 2 : 1) * kArenaAlignment;
+  };
+  for (ArenaSlot& slot : layout.slots) slot.offset_bytes = move(slot.offset_bytes);
+  for (TileRegion& region : layout.tile_regions) region.offset_bytes = move(region.offset_bytes);
+  layout.total_bytes += 2 * kArenaAlignment + 77;
+  return layout;
+}
+
+// Two fills over different bytes differ exactly in those that no tensor writes.
+TEST(DevicePlan, the_gaps_are_exactly_what_no_tensor_writes) {
+  constexpr uint32_t kSeed = 12;
+  std::mt19937 random(kSeed);
+  uint64_t num_gaps = 0;
+  for (const std::string& name : golden_checkpoints()) {
+    for (const bool quantise : {false, true}) {
+      const Checkpoint checkpoint = Checkpoint::open(golden(name)).value();
+      const ArenaLayout made =
+          device_layout_function(quantise)(checkpoint.files(), checkpoint.tensors()).value();
+      for (const ArenaLayout& layout : {made, with_gaps(made)}) {
+        SCOPED_TRACE(name + (quantise ? ", quantised, " : ", ") +
+                     std::to_string(layout.total_bytes) + " bytes");
+        const auto zeroed = filled(checkpoint, layout, std::byte{0}, random);
+        auto stale = filled(checkpoint, layout, std::byte{0xff}, random);
+        std::vector<bool> in_gap(layout.total_bytes);
+        for (const ArenaGap& gap : arena_gaps(layout)) {
+          ++num_gaps;
+          ASSERT_GT(gap.bytes, 0u);
+          ASSERT_LE(gap.begin + gap.bytes, layout.total_bytes);
+          for (uint64_t at = gap.begin; at < gap.begin + gap.bytes; ++at) in_gap[at] = true;
+        }
+        for (uint64_t at = 0; at < layout.total_bytes; ++at) {
+          ASSERT_EQ(zeroed[at] != stale[at], in_gap[at]) << "byte " << at;
+        }
+        for (const ArenaGap& gap : arena_gaps(layout)) {
+          std::fill_n(stale.begin() + static_cast<std::ptrdiff_t>(gap.begin), gap.bytes,
+                      std::byte{0});
+        }
+        EXPECT_TRUE(equal_bytes(stale, zeroed));
+      }
+    }
+  }
+  EXPECT_GE(num_gaps, golden_checkpoints().size() * 2 * 3);
+}
+
+TEST(DevicePlan, gaps_of_rows_are_what_lies_between_them) {
+  const ArenaLayout layout = small_layout();  // 128 bytes at 0, 5 at 256
+  const std::vector<ArenaGap> gaps = arena_gaps(layout);
+  ASSERT_EQ(gaps.size(), 1u);
+  EXPECT_EQ(gaps[0].begin, 128u);
+  EXPECT_EQ(gaps[0].bytes, 128u);
+  EXPECT_TRUE(arena_gaps({}).empty());
 }
 
 TEST(DevicePlan, a_host_arena_refuses_tiles) {

@@ -1,5 +1,6 @@
 #include "weights_sync/cuda/cuda_arena_device.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -7,9 +8,14 @@
 #include "weights_sync/cuda/buffer_pool.h"
 #include "weights_sync/cuda/device_filler.h"
 #include "weights_sync/cuda/fill_batch.h"
+#include "weights_sync/cuda/tile_staging.h"
+#include "weights_sync/digest.h"
 
 namespace warproll {
 namespace {
+
+// Of an arena in host memory, digested on the device a piece at a time.
+constexpr uint64_t kDigestPieceBytes = 32 * kDigestChunkBytes;
 
 class CudaArenaDevice final : public ArenaDevice {
  public:
@@ -52,6 +58,8 @@ class CudaArenaDevice final : public ArenaDevice {
                                  .pool = &pool_,
                                  .items = items_.get(),
                                  .ring = ring_.get(),
+                                 .tile_slots = tile_slots_.get(),
+                                 .max_ctas = options_.max_ctas,
                                  .layout = &layout,
                                  .arena = arena,
                                  .manifest = manifest});
@@ -65,7 +73,11 @@ class CudaArenaDevice final : public ArenaDevice {
     const Result<BufferPool::Buffer*> memory = pool_.take(digests.device_bytes(), stream.get());
     WARPROLL_CHECK(memory.ok(), memory.status().message());
     digests.use((*memory)->memory.data());
-    digests.enqueue(0, bytes.data(), stream.get());
+    if (options_.host_staged) {
+      enqueue_from_host(digests, bytes, stream.get());
+    } else {
+      digests.enqueue(0, bytes.data(), stream.get());
+    }
     stream.synchronize();
     digests.fetch();
     pool_.give(*memory, stream.get());
@@ -75,18 +87,36 @@ class CudaArenaDevice final : public ArenaDevice {
  private:
   void select() const { WARPROLL_CUDA_CHECK(cudaSetDevice(options_.device)); }
 
+  // Kernels that read them over PCIe would keep their SMs.
+  void enqueue_from_host(const DeviceDigests& digests, std::span<const std::byte> bytes,
+                         cudaStream_t stream) {
+    if (bytes.empty()) return;
+    const Result<BufferPool::Buffer*> piece =
+        pool_.take(std::min<uint64_t>(bytes.size(), kDigestPieceBytes), stream);
+    WARPROLL_CHECK(piece.ok(), piece.status().message());
+    std::byte* const here = (*piece)->memory.data();
+    for (uint64_t at = 0; at < bytes.size(); at += kDigestPieceBytes) {
+      const uint64_t size = std::min(bytes.size() - at, kDigestPieceBytes);
+      WARPROLL_CUDA_CHECK(
+          cudaMemcpyAsync(here, bytes.data() + at, size, cudaMemcpyHostToDevice, stream));
+      digests.enqueue_part(0, at, here, size, stream);
+    }
+    pool_.give(*piece, stream);
+  }
+
   Status make_ring() {
     const std::lock_guard lock(mutex_);
     if (ring_) return ok_status();
     try {
       items_ = std::make_unique<ItemSlots>();
+      if (options_.host_staged) tile_slots_ = std::make_unique<TileSlots>();
       ring_ = std::make_unique<StagingRing>(options_.pinned_slots, options_.pinned_slot_bytes);
     } catch (const CudaError& error) {
       if (error.code() != cudaErrorMemoryAllocation) throw;
       cudaGetLastError();  // it is told here
       return resource_exhausted(std::to_string(options_.pinned_slots) + " page-locked buffers of " +
                                 std::to_string(options_.pinned_slot_bytes) +
-                                " bytes: no memory for them");
+                                " bytes, or the device's slots for tiles: no memory for them");
     }
     return ok_status();
   }
@@ -96,6 +126,7 @@ class CudaArenaDevice final : public ArenaDevice {
   BufferPool pool_;
   std::mutex mutex_;
   std::unique_ptr<ItemSlots> items_;  // made once, by the first fill, under mutex_, as the next
+  std::unique_ptr<TileSlots> tile_slots_;  // host_staged
   std::unique_ptr<StagingRing> ring_;
 };
 

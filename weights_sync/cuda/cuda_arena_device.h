@@ -8,12 +8,15 @@
 // tensors from the host have their own launches, on several streams. Nothing waits for that until
 // finish(), which also tells what the device found (NaN, a wrong digest): the first tensor in layout
 // order, in the words of ArenaFiller.
+// An arena in host memory is written and read by copies alone: tiles are put together in slots on the
+// device (tile_staging.h), rows gather there, and the arena's digest is made of pieces copied back.
 //
 // Memory beside the arenas, all of it kept from one fill to the next: to allocate or to free stops the
 // whole GPU, and so whoever decodes there. Host: pinned_slots * pinned_slot_bytes, page-locked, from the
 // first fill on. Device: buffers for tensors on their way, at most buffer_bytes altogether or what the
 // largest tensors under way need (a tensor's size, rounded up to a power of two below 64 MiB; 0.52 of it
-// more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights.
+// more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights; with host_staged
+// kNumTileSlots * kTileSlotBytes (tile_pieces.h) more.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +30,8 @@ struct CudaArenaOptions {
   int device = 0;
   // Arenas in page-locked host memory, written by the device: they serve through a ServingArena.
   bool host_staged = false;
+  // Thread blocks of a kernel that fills, and so SMs that it takes from decoding; 0 = not bounded.
+  int max_ctas = 0;
   int num_streams = 8;
   int pinned_slots = 8;
   uint64_t pinned_slot_bytes = uint64_t{8} << 20;

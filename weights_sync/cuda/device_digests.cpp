@@ -36,15 +36,18 @@ void DeviceDigests::allocate() {
   device_ = own_.data();
 }
 
-void DeviceDigests::enqueue(size_t range_index, const std::byte* data, cudaStream_t stream) const {
+void DeviceDigests::enqueue(size_t range, const std::byte* data, cudaStream_t stream) const {
+  enqueue_part(range, 0, data, ranges_[range].bytes, stream);
+}
+
+void DeviceDigests::enqueue_part(size_t range_index, uint64_t at, const std::byte* data,
+                                 uint64_t bytes, cudaStream_t stream) const {
   const Range& range = ranges_[range_index];
-  xxh3_chunks(
-      {.data = data, .bytes = range.bytes, .digests = device_ + range.first_chunk * sizeof(Digest)},
-      stream);
-  if (range.tail_bytes == 0) return;
-  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_ + range.tail_at,
-                                      data + range.bytes - range.tail_bytes, range.tail_bytes,
-                                      cudaMemcpyDeviceToDevice, stream));
+  const uint64_t chunk = range.first_chunk + at / kDigestChunkBytes;
+  xxh3_chunks({.data = data, .bytes = bytes, .digests = device_ + chunk * sizeof(Digest)}, stream);
+  if (range.tail_bytes == 0 || at + bytes < range.bytes) return;
+  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_ + range.tail_at, data + bytes - range.tail_bytes,
+                                      range.tail_bytes, cudaMemcpyDeviceToDevice, stream));
 }
 
 void DeviceDigests::add(size_t range_index, const std::byte* data, NotFiniteRule rule,

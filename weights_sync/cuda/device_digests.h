@@ -25,6 +25,9 @@ class DeviceDigests {
 
   // data: 16-byte aligned, unchanged until the work on `stream` has ended.
   void enqueue(size_t range, const std::byte* data, cudaStream_t stream) const;
+  // Bytes [at, at + bytes) of a range alone; both multiples of kDigestChunkBytes unless the range ends.
+  void enqueue_part(size_t range, uint64_t at, const std::byte* data, uint64_t bytes,
+                    cudaStream_t stream) const;
   // The same as items of `list`, one of the lists of `batch`; data: there when the list is worked on, and
   // until the batch has ended. With a rule its elements are searched too, for `key`.
   void add(size_t range, const std::byte* data, NotFiniteRule rule, uint64_t* key,

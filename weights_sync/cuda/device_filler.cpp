@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/moe/pack.h"
 #include "kernels/not_finite.h"
+#include "weights_sync/layout_check.h"
 #include "weights_sync/tensor_scan.h"
 
 namespace warproll {
@@ -55,6 +55,9 @@ Status DeviceFiller::start() {
     sizes.push_back(tensor.quantised.scales.bytes);
   }
   digests_.emplace(sizes);
+  if (parts_.tile_slots != nullptr) {
+    staging_.emplace(*parts_.layout, ledger_.plan(), parts_.arena, *parts_.tile_slots);
+  }
   const cudaStream_t first = parts_.streams.front().get();
   const uint64_t key_bytes = rounded(tensors.size() * sizeof(uint64_t));
   WARPROLL_TRY_ASSIGN(results, parts_.pool->take(key_bytes + digests_->device_bytes(), first));
@@ -62,7 +65,10 @@ Status DeviceFiller::start() {
   not_finite_ = reinterpret_cast<uint64_t*>(results_->memory.data());
   digests_->use(results_->memory.data() + key_bytes);
   WARPROLL_CUDA_CHECK(cudaMemsetAsync(not_finite_, 0xff, key_bytes, first));
-  WARPROLL_CUDA_CHECK(cudaMemsetAsync(parts_.arena.data(), 0, parts_.layout->total_bytes, first));
+  // Not the whole arena: tens of gigabytes take the memory's whole bandwidth from a decode step.
+  for (const ArenaGap& gap : arena_gaps(*parts_.layout)) {
+    WARPROLL_CUDA_CHECK(cudaMemsetAsync(parts_.arena.data() + gap.begin, 0, gap.bytes, first));
+  }
   const CudaEvent cleared;
   cleared.record(first);
   for (const CudaStream& stream : parts_.streams) cleared.hold(stream.get());
@@ -72,6 +78,7 @@ Status DeviceFiller::start() {
 DeviceFiller::~DeviceFiller() {
   cudaSetDevice(parts_.device);
   for (const CudaStream& stream : parts_.streams) cudaStreamSynchronize(stream.get());
+  if (staging_) cudaStreamSynchronize(parts_.tile_slots->out().get());
   const cudaStream_t first = parts_.streams.front().get();
   for (Arrival& arrival : arrivals_) {
     if (arrival.buffer != nullptr) parts_.pool->give(arrival.buffer, first);
@@ -83,6 +90,11 @@ void DeviceFiller::select_device() const { WARPROLL_CUDA_CHECK(cudaSetDevice(par
 
 cudaStream_t DeviceFiller::next_stream() {
   return parts_.streams[stream_index_++ % parts_.streams.size()].get();
+}
+
+// In host memory kernels would read them over PCIe.
+bool DeviceFiller::gathers_in_arena(const PlannedTensor& tensor) const {
+  return tensor.kind == Kind::kCopy && tensor.as_rows && parts_.tile_slots == nullptr;
 }
 
 // Gives a tensor the place where its bytes gather. What is enqueued on `stream` from here on comes
@@ -97,7 +109,7 @@ Status DeviceFiller::open(size_t index, cudaStream_t stream) {
   arrival.stream = stream;
   if (arrival.place != nullptr) return ok_status();
   const PlannedTensor& tensor = ledger_.tensor(index);
-  if (tensor.kind == Kind::kCopy && tensor.as_rows) {
+  if (gathers_in_arena(tensor)) {
     arrival.place = parts_.arena.data() + tensor.arena_offset;
     return ok_status();
   }
@@ -175,8 +187,7 @@ Status DeviceFiller::add_device_part(size_t index, const DevicePart& part, Work&
   const PlannedTensor& tensor = ledger_.tensor(index);
   Arrival& arrival = arrivals_[index];
   const bool whole = complete && part.bytes.size() == tensor.info.bytes;
-  const bool needs_place = tensor.kind == Kind::kCopy && tensor.as_rows;
-  if (whole && !needs_place && aligned(part.bytes.data())) {
+  if (whole && !gathers_in_arena(tensor) && aligned(part.bytes.data())) {
     arrival.stream = mine;
     return process(index, part.bytes.data(), work);
   }
@@ -188,8 +199,14 @@ Status DeviceFiller::add_device_part(size_t index, const DevicePart& part, Work&
   return complete ? take_in(index, work) : ok_status();
 }
 
+void DeviceFiller::launch_batch(Work& work, cudaStream_t stream) {
+  work.batch.launch(*parts_.items, parts_.max_ctas, stream);
+  if (staging_) staging_->packed(work.pieces, stream);
+  work.pieces.clear();
+}
+
 void DeviceFiller::launch(Work& work, cudaStream_t stream) {
-  work.batch.launch(*parts_.items, stream);
+  launch_batch(work, stream);
   for (BufferPool::Buffer* buffer : work.buffers) parts_.pool->give(buffer, stream);
   work.buffers.clear();
   work.scratch = nullptr;
@@ -219,68 +236,14 @@ Status DeviceFiller::process(size_t index, const std::byte* data, Work& work) {
   digests_->add(arrival.digest, data, not_finite_rule(tensor.scan_as), not_finite_ + index,
                 work.batch.sources, work.batch);
   if (tensor.kind == Kind::kQuantise) return quantise(index, data, work);
-  if (tensor.kind == Kind::kCopy && tensor.tiles) {
-    tensor.is_scale ? pack(index, nullptr, data, work.batch)
-                    : pack(index, data, nullptr, work.batch);
+  if (tensor.kind != Kind::kCopy) return ok_status();
+  if (tensor.as_rows && !gathers_in_arena(tensor)) {
+    work.batch.copy(parts_.arena.data() + tensor.arena_offset, data, tensor.info.bytes);
   }
-  return ok_status();
-}
-
-Result<std::byte*> DeviceFiller::scratch(uint64_t bytes, Work& work, cudaStream_t stream) {
-  const uint64_t size = rounded(bytes);
-  if (work.scratch == nullptr || work.scratch_used + size > work.scratch->memory.size()) {
-    WARPROLL_TRY_ASSIGN(buffer, parts_.pool->take(std::max(size, work.scratch_bytes), stream));
-    work.buffers.push_back(buffer);
-    work.scratch = buffer;
-    work.scratch_used = 0;
-  }
-  std::byte* const at = work.scratch->memory.data() + work.scratch_used;
-  work.scratch_used += size;
-  work.total_scratch_bytes += size;
-  return at;
-}
-
-Status DeviceFiller::quantise(size_t index, const std::byte* data, Work& work) {
-  const PlannedTensor& tensor = ledger_.tensor(index);
-  const Arrival& arrival = arrivals_[index];
-  const uint64_t elements_bytes = tensor.quantised.elements.bytes;
-  const uint64_t scales_bytes = tensor.quantised.scales.bytes;
-  WARPROLL_TRY_ASSIGN(elements,
-                      scratch(rounded(elements_bytes) + scales_bytes, work, arrival.stream));
-  std::byte* const scales = elements + rounded(elements_bytes);
-  const int64_t cols = tensor.info.shape.back();
-  work.batch.quantise({.source = data,
-                       .source_dtype = tensor.info.dtype,
-                       .rows = static_cast<int64_t>(elements_bytes) / cols,
-                       .cols = cols,
-                       .elements = reinterpret_cast<uint8_t*>(elements),
-                       .scales = reinterpret_cast<uint8_t*>(scales)});
-  FillBatch& batch = work.batch;
-  digests_->add(arrival.digest + 1, elements, {}, nullptr, batch.quantised, batch);
-  digests_->add(arrival.digest + 2, scales, {}, nullptr, batch.quantised, batch);
   if (tensor.tiles) {
-    pack(index, elements, scales, work.batch);
-    return ok_status();
+    tensor.is_scale ? pack(index, nullptr, data, work) : pack(index, data, nullptr, work);
   }
-  work.batch.copy(parts_.arena.data() + tensor.arena_offset, elements, elements_bytes);
-  work.batch.copy(parts_.arena.data() + tensor.scales_arena_offset, scales, scales_bytes);
   return ok_status();
-}
-
-void DeviceFiller::pack(size_t index, const std::byte* elements, const std::byte* scales,
-                        FillBatch& batch) {
-  const PlannedTiles& tiles = *ledger_.tensor(index).tiles;
-  const TileRegion& region = parts_.layout->tile_regions[tiles.region];
-  WeightView rows = rows_of(region, tiles);
-  rows.data = elements;
-  rows.scales = scales;
-  const TileTarget to = {.tiles = tile_matrix(region, nullptr),
-                         .out = parts_.arena.data() + region.offset_bytes,
-                         .gate_up = region.gate_up,
-                         .first_matrix = tiles.first_matrix,
-                         .first_row = tiles.first_row};
-  if (elements != nullptr) batch.pack_elements(rows, to);
-  if (scales != nullptr) batch.pack_scales(rows, to);
 }
 
 // What the device found of one tensor.
@@ -306,6 +269,7 @@ Result<FilledArena> DeviceFiller::finish() {
   select_device();
   WARPROLL_TRY(ledger_.check_missing());
   for (const CudaStream& stream : parts_.streams) stream.synchronize();
+  if (staging_) parts_.tile_slots->out().synchronize();
   digests_->fetch();
   std::vector<uint64_t> keys(arrivals_.size());
   if (!keys.empty()) {

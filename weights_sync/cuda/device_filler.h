@@ -17,6 +17,7 @@
 #include "weights_sync/cuda/device_digests.h"
 #include "weights_sync/cuda/fill_batch.h"
 #include "weights_sync/cuda/staging_ring.h"
+#include "weights_sync/cuda/tile_staging.h"
 #include "weights_sync/fill_ledger.h"
 #include "weights_sync/weight_filler.h"
 
@@ -28,6 +29,8 @@ struct DeviceFillerParts {
   BufferPool* pool = nullptr;
   ItemSlots* items = nullptr;
   StagingRing* ring = nullptr;
+  TileSlots* tile_slots = nullptr;  // of an arena in host memory, or null
+  int max_ctas = 0;                 // of a launch, 0 = not bounded
   const ArenaLayout* layout = nullptr;
   std::span<std::byte> arena;
   const Manifest* manifest = nullptr;  // or null
@@ -59,6 +62,7 @@ class DeviceFiller final : public WeightFiller {
   struct Work {
     FillBatch batch;
     std::vector<BufferPool::Buffer*> buffers;
+    std::vector<size_t> pieces;             // that its packing adds to, for staging_
     BufferPool::Buffer* scratch = nullptr;  // one of them, for quantised tensors
     uint64_t scratch_used = 0;              // of that one
     uint64_t scratch_bytes = 0;             // that a new one has at least
@@ -73,8 +77,12 @@ class DeviceFiller final : public WeightFiller {
   Status process(size_t index, const std::byte* data, Work& work);
   Status quantise(size_t index, const std::byte* data, Work& work);
   Result<std::byte*> scratch(uint64_t bytes, Work& work, cudaStream_t stream);
-  void pack(size_t index, const std::byte* elements, const std::byte* scales, FillBatch& batch);
+  void pack(size_t index, const std::byte* elements, const std::byte* scales, Work& work);
+  void pack_pieces(size_t index, const WeightView& rows, Work& work);
   void launch(Work& work, cudaStream_t stream);
+  void launch_batch(Work& work, cudaStream_t stream);  // keeps what the batch read
+  // Rows whose bytes gather at their place in the arena.
+  [[nodiscard]] bool gathers_in_arena(const PlannedTensor& tensor) const;
   Status judge(size_t index, uint64_t not_finite_key);
   void select_device() const;
   cudaStream_t next_stream();
@@ -83,6 +91,7 @@ class DeviceFiller final : public WeightFiller {
   FillLedger ledger_;
   std::vector<Arrival> arrivals_;  // [tensors]
   std::optional<DeviceDigests> digests_;
+  std::optional<TileStaging> staging_;     // with tile_slots
   BufferPool::Buffer* results_ = nullptr;  // keys, then the digests' memory
   uint64_t* not_finite_ = nullptr;         // [tensors] keys of the searches
   std::atomic<uint64_t> stream_index_{0};

@@ -84,7 +84,12 @@ void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
   quantise_ctas_ += ctas;
 }
 
-void FillBatch::pack(const PackItem& item) {
+void FillBatch::pack(const WeightView& rows, const TileTarget& to) {
+  if (rows.data != nullptr) add({rows, to, false});
+  if (rows.scales != nullptr) add({rows, to, true});
+}
+
+void FillBatch::add(const PackItem& item) {
   check_pack(item.rows, item.to);
   const int64_t ctas = ctas_of(item);
   if (ctas == 0) return;
@@ -101,7 +106,7 @@ size_t FillBatch::num_items() const {
   return sources.size() + quantised.size() + quantise_.size() + packs_.size();
 }
 
-void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
+void FillBatch::launch(ItemSlots& slots, int max_ctas, cudaStream_t stream) {
   const uint64_t bytes =
       bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) + bytes_of(packs_);
   if (bytes > 0) {
@@ -113,13 +118,14 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     const PackItem* const on_packs = writer.add(packs_);
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(slot->device.data(), slot->host.data(), writer.used(),
                                         cudaMemcpyHostToDevice, stream));
-    take_in_items(on_sources, static_cast<int64_t>(sources.size()), stream);
-    quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, stream);
-    take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), stream);
+    take_in_items(on_sources, static_cast<int64_t>(sources.size()), max_ctas, stream);
+    quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, max_ctas,
+                   stream);
+    take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), max_ctas, stream);
     for (const Copy& c : copies_) {
-      WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDeviceToDevice, stream));
+      WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
-    pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, stream);
+    pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, max_ctas, stream);
     slots.give(slot, stream);
   }
   sources.clear();

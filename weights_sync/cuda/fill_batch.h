@@ -45,14 +45,15 @@ class FillBatch {
   std::vector<TakeInItem> quantised;  // of what was made of it
 
   void quantise(const QuantiseMxfp8Params& matrix);
-  void pack_elements(const WeightView& rows, const TileTarget& to) { pack({rows, to, false}); }
-  void pack_scales(const WeightView& rows, const TileTarget& to) { pack({rows, to, true}); }
-  // Behind the lists above and quantise().
+  // Elements, scales or both: those that are not null.
+  void pack(const WeightView& rows, const TileTarget& to);
+  // Behind the lists above and quantise(). `to` may be page-locked memory of the host.
   void copy(std::byte* to, const std::byte* from, uint64_t bytes);
 
   [[nodiscard]] size_t num_items() const;
   // In the order: sources, quantise, quantised, copies, packs. The batch is empty then.
-  void launch(ItemSlots& slots, cudaStream_t stream);
+  // max_ctas: of a launch (fill_items.h), 0 = not bounded.
+  void launch(ItemSlots& slots, int max_ctas, cudaStream_t stream);
 
  private:
   struct Copy {
@@ -60,7 +61,7 @@ class FillBatch {
     const std::byte* from = nullptr;
     uint64_t bytes = 0;
   };
-  void pack(const PackItem& item);
+  void add(const PackItem& item);
 
   std::vector<QuantiseItem> quantise_;
   std::vector<Copy> copies_;

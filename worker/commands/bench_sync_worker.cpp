@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "weights_sync/tile_pieces.h"
 #include "worker/commands/random_prompt.h"
 #include "worker/node/memory_plan.h"
 
@@ -115,6 +116,7 @@ Status SyncWorker::plan(const RandomCheckpoint& checkpoint) {
   needs.arena_bytes = layout.total_bytes;
   needs.workspace_bytes = workspace_bytes(device_, config_, backend_sizes(engine, config_));
   needs.receive_bytes = receive_bytes(checkpoint);
+  needs.staging_bytes = kTileSlotBytes * kNumTileSlots;
   needs.kv_block_bytes = uint64_t{2} * static_cast<uint64_t>(config_.num_layers) * kBlockTokens *
                          static_cast<uint64_t>(config_.num_kv_heads) *
                          static_cast<uint64_t>(config_.head_dim) *

@@ -24,6 +24,7 @@ std::string sum_of(const MemoryNeeds& needs, bool host_staged, uint64_t kv_bytes
                       : line("standby weights", needs.arena_bytes);
   text += line("buffers of the forward pass", needs.workspace_bytes);
   text += line("an update on its way in", needs.receive_bytes);
+  if (host_staged) text += line("and on its way to the host", needs.staging_bytes);
   text += line("kept free", kReserveBytes);
   return text + line("KV cache", kv_bytes);
 }
@@ -41,7 +42,7 @@ Result<MemoryPlan> plan_memory(const MemoryNeeds& needs) {
   plan.host_staged =
       needs.swap == "host_staged" ||
       (needs.swap == "auto" && one + needs.arena_bytes + least_kv > needs.free_bytes);
-  const uint64_t used = one + (plan.host_staged ? 0 : needs.arena_bytes);
+  const uint64_t used = one + (plan.host_staged ? needs.staging_bytes : needs.arena_bytes);
   const uint64_t left = needs.free_bytes > used ? needs.free_bytes - used : 0;
   const uint64_t kv_bytes = needs.wanted_kv_bytes != 0 ? needs.wanted_kv_bytes : left;
   if (used + kv_bytes > needs.free_bytes || kv_bytes < needs.kv_block_bytes) {

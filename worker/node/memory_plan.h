@@ -15,6 +15,7 @@ struct MemoryNeeds {
   uint64_t arena_bytes = 0;      // of one weight arena
   uint64_t workspace_bytes = 0;  // of the forward pass
   uint64_t receive_bytes = 0;    // of an update on its way in
+  uint64_t staging_bytes = 0;    // of its way to host memory: with host_staged alone
   uint64_t kv_block_bytes = 0;
   uint64_t wanted_kv_bytes = 0;  // 0 = what is left
   std::string swap = "auto";     // "auto", "two_arenas", "host_staged"

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "weights_sync/tile_pieces.h"
+
 namespace warproll {
 namespace {
 
 constexpr int32_t kMaxBlocks = 1 << 30;
+// Fewer could not take in what a broadcast brings (docs/decisions.md, 86).
+constexpr int64_t kLeastFillSms = 6;
 // Of the kernels: tokens of a step, and of one whose experts all take warp decode.
 constexpr int64_t kMaxStepTokens = 8192;
 constexpr int64_t kMaxInvariantTokens = 1024;
@@ -43,6 +47,10 @@ ModelDeviceOptions device_options(const WorkerConfig& config) {
   const int64_t wanted = over_nccl ? config.weights.nccl_max_ctas : 0;
   options.spare_sms =
       static_cast<int32_t>(config.engine.spare_sms >= 0 ? config.engine.spare_sms : wanted);
+  const int64_t left = options.spare_sms - wanted;  // beside a broadcast's
+  const int64_t bound = left >= kLeastFillSms ? left : 0;
+  options.fill_sms =
+      static_cast<int32_t>(config.weights.fill_sms >= 0 ? config.weights.fill_sms : bound);
   return options;
 }
 
@@ -117,6 +125,7 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
   needs.workspace_bytes =
       workspace_bytes(device, model, backend_sizes(engine_config(config, 1), model));
   needs.receive_bytes = receive_bytes(*layout);
+  needs.staging_bytes = kTileSlotBytes * kNumTileSlots;
   needs.kv_block_bytes = static_cast<uint64_t>(block_bytes);
   needs.wanted_kv_bytes = wanted;
   needs.swap = config.weights.swap;

@@ -5,10 +5,9 @@
 #include <memory>
 #include <stdexcept>
 
-#include "kernels/cuda/event.h"
-#include "kernels/cuda/pinned_buffer.h"
 #include "kernels/cuda/stream_owner.h"
 #include "rollout/engine/cuda/step_graphs.h"
+#include "rollout/engine/cuda/step_results.h"
 #include "rollout/model/cuda/device_kv_cache.h"
 
 namespace warproll {
@@ -46,25 +45,25 @@ class CudaBackend {
         kv_(config, sizes.num_blocks, sizes.block_tokens),
         forward_(config, forward_options_),
         inputs_(config.num_moe_layers(), config.num_experts_per_tok, forward_options_.largest),
+        results_(static_cast<size_t>(forward_options_.largest.num_logits),
+                 static_cast<size_t>(sizes.max_batch_tokens) * route_ids()),
         graphs_(
             [this](const StepShape& shape, const DeviceModelWeights& weights, cudaStream_t stream) {
-              forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
+              inputs_.take(shape, results_.step(), stream);
+              put(shape, weights, stream);
             }) {
     WARPROLL_CUDA_CHECK(cudaGetDevice(&device_));
-    for (UnderWay& step : under_way_) {
-      step.sampled =
-          PinnedBuffer<SampledToken>(static_cast<size_t>(forward_options_.largest.num_logits));
-      step.routes =
-          PinnedBuffer<int32_t>(static_cast<size_t>(sizes.max_batch_tokens) * route_ids());
-    }
   }
 
   void forward(const ForwardBatch& batch, const WeightSet& weights, ForwardOutput& out) {
     check_idle();
-    enqueue(batch, weights, {}, false, out.want_router_logits);
+    const uint64_t step = next_step_;
+    enqueue(batch, weights, {}, {.router_logits = out.want_router_logits});
     const size_t tokens = batch.token_ids.size();
-    UnderWay& step = under_way_[0];
-    if (out.want_routes) bring_routes(step, tokens);
+    if (out.want_routes) {
+      copy_back(results_.routes(step).data(), forward_.outputs().routes,
+                tokens * route_ids() * sizeof(int32_t));
+    }
     if (out.want_router_logits) give_router_logits(tokens, out);
     const auto logits = batch.logits_rows.size() * static_cast<size_t>(config_.vocab_size);
     out.logits.resize(logits);
@@ -75,26 +74,21 @@ class CudaBackend {
 
   void launch(const ForwardBatch& batch, const WeightSet& weights,
               std::span<const RowSampling> rows, bool fed, bool want_routes) {
-    if (num_under_way_ == 2) throw std::logic_error("two steps are under way already");
-    enqueue(batch, weights, rows, fed, false);
-    UnderWay& step = under_way_[(oldest_ + num_under_way_) % 2];
+    if (num_under_way_ == kStepSlots) throw std::logic_error("two steps are under way already");
+    const uint64_t step = next_step_;
+    enqueue(batch, weights, rows, {.fed = fed, .routes = want_routes});
+    under_way_[step % kStepSlots] = {rows.size(), batch.token_ids.size(), want_routes};
     ++num_under_way_;
-    step.num_rows = rows.size();
-    step.num_tokens = batch.token_ids.size();
-    step.want_routes = want_routes;
-    copy_back(step.sampled.data(), forward_.outputs().sampled, rows.size() * sizeof(SampledToken));
-    if (want_routes) bring_routes(step, step.num_tokens);
-    step.done.record(stream_.get());
   }
 
   void collect(std::span<SampledToken> sampled, ForwardOutput& out) {
     if (num_under_way_ == 0) throw std::logic_error("no step is under way");
-    UnderWay& step = under_way_[oldest_];
-    step.done.synchronize();
-    oldest_ = (oldest_ + 1) % 2;
+    const uint64_t step = next_step_ - num_under_way_;
+    results_.wait(step, stream_.get());
     --num_under_way_;
-    std::copy_n(step.sampled.data(), step.num_rows, sampled.begin());
-    if (step.want_routes) give_routes(step, step.num_tokens, out);
+    const UnderWay& what = under_way_[step % kStepSlots];
+    std::copy_n(results_.sampled(step).begin(), what.num_rows, sampled.begin());
+    if (what.want_routes) give_routes(step, what.num_tokens, out);
   }
 
   void copy_block(int32_t from_block, int32_t to_block) {
@@ -113,7 +107,11 @@ class CudaBackend {
   }
 
  private:
-  void use_device() const { WARPROLL_CUDA_CHECK(cudaSetDevice(device_)); }
+  void use_device() const {
+    int current = -1;  // of this thread; asking is cheaper than setting
+    WARPROLL_CUDA_CHECK(cudaGetDevice(&current));
+    if (current != device_) WARPROLL_CUDA_CHECK(cudaSetDevice(device_));
+  }
 
   static const DeviceModelWeights& device_weights(const WeightSet& weights) {
     if (weights.device == nullptr) {
@@ -141,35 +139,45 @@ class CudaBackend {
 
   // Of a step that was launched and not collected.
   struct UnderWay {
-    PinnedBuffer<SampledToken> sampled;
-    PinnedBuffer<int32_t> routes;  // [L, T, K]
-    CudaEvent done;
     size_t num_rows = 0, num_tokens = 0;
     bool want_routes = false;
+  };
+
+  // What a step is asked for beside its tokens or logits.
+  struct Wanted {
+    bool fed = false;
+    bool routes = false;  // in its slot
+    bool router_logits = false;
   };
 
   void check_idle() const {
     if (num_under_way_ != 0) throw std::logic_error("a step is under way");
   }
 
+  // Step next_step_, which is counted when all of it is enqueued: the device counts where it ends.
   void enqueue(const ForwardBatch& batch, const WeightSet& weights,
-               std::span<const RowSampling> rows, bool fed, bool router_logits) {
+               std::span<const RowSampling> rows, const Wanted& wanted) {
     use_device();
     const DeviceModelWeights& on_device = device_weights(weights);
-    StepShape shape = shape_of(batch, !rows.empty(), router_logits);
-    shape.fed = fed;
-    inputs_.pack(batch, shape, rows);
-    inputs_.upload(stream_.get());
+    StepShape shape = shape_of(batch, !rows.empty(), wanted.router_logits);
+    shape.fed = wanted.fed;
+    shape.want_routes = wanted.routes;
+    inputs_.pack(batch, shape, rows, next_step_);
     if (options_.use_graphs && timer_ == nullptr && shape.decode_only) {
-      graphs_.graph(shape, on_device).launch(stream_.get());
+      graphs_.graph(shape, on_device).launch(stream_.get());  // the step's one driver call
     } else {
-      forward_.enqueue(shape, inputs_.at(shape), on_device, kv_, stream_.get());
+      inputs_.upload(stream_.get());
+      put(shape, on_device, stream_.get());
     }
+    ++next_step_;
   }
 
-  void bring_routes(UnderWay& step, size_t tokens) const {
-    copy_back(step.routes.data(), forward_.outputs().routes,
-              tokens * route_ids() * sizeof(int32_t));
+  // All of a step behind its inputs. Its first kernel waits for these before it lets another start early:
+  // later ones may read them at once.
+  void put(const StepShape& shape, const DeviceModelWeights& weights, cudaStream_t stream) {
+    forward_.enqueue(shape, inputs_.at(shape), weights, kv_, stream);
+    const size_t ids = shape.want_routes ? static_cast<size_t>(shape.num_tokens) * route_ids() : 0;
+    results_.enqueue(shape, forward_.outputs(), ids, stream);
   }
 
   [[nodiscard]] size_t route_ids() const {
@@ -190,9 +198,9 @@ class CudaBackend {
     }
   }
 
-  void give_routes(const UnderWay& step, size_t tokens, ForwardOutput& out) const {
-    to_token_major(step.routes.data(), tokens, static_cast<size_t>(config_.num_experts_per_tok),
-                   out.routes);
+  void give_routes(uint64_t step, size_t tokens, ForwardOutput& out) const {
+    to_token_major(results_.routes(step).data(), tokens,
+                   static_cast<size_t>(config_.num_experts_per_tok), out.routes);
   }
 
   void give_router_logits(size_t tokens, ForwardOutput& out) {
@@ -217,8 +225,10 @@ class CudaBackend {
   DeviceKvCache kv_;
   DeviceForward forward_;
   StepInputBuffer inputs_;
-  UnderWay under_way_[2];
-  size_t oldest_ = 0, num_under_way_ = 0;
+  StepResults results_;
+  uint64_t next_step_ = 0;  // as the device counts them once all have ended
+  UnderWay under_way_[kStepSlots];
+  size_t num_under_way_ = 0;
   StepGraphs graphs_;
 };
 

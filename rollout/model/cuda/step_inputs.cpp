@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/step_exchange.h"
 
 namespace warproll {
 
@@ -39,8 +40,8 @@ StepInputBuffer::StepInputBuffer(int32_t num_moe_layers, int32_t top_k, const St
   StepShape all = largest;
   all.given_routes = all.sampled = true;
   const size_t bytes = places(all).bytes;
-  for (PinnedBuffer<std::byte>& host : host_) host = PinnedBuffer<std::byte>(bytes);
   device_ = DeviceBuffer<std::byte>(bytes);
+  host_ = PinnedBuffer<std::byte>(bytes * kStepSlots);
 }
 
 StepInputs StepInputBuffer::in(std::byte* base, const StepShape& shape) const {
@@ -59,10 +60,9 @@ StepInputs StepInputBuffer::in(std::byte* base, const StepShape& shape) const {
 }
 
 void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
-                           std::span<const RowSampling> rows) {
+                           std::span<const RowSampling> rows, uint64_t step) {
   const Places p = places(shape);
-  turn_ = 1 - turn_;
-  std::byte* const base = host_[turn_].data();
+  std::byte* const base = host_.data() + step % kStepSlots * device_.size();
   check_argument(p.bytes <= device_.size(), [&] {
     return "step inputs: " + std::to_string(p.bytes) + " bytes for " +
            std::to_string(shape.num_tokens) + " tokens of " + std::to_string(shape.num_sequences) +
@@ -94,12 +94,23 @@ void StepInputBuffer::pack(const ForwardBatch& batch, const StepShape& shape,
         std::copy_n(batch.given_routes.data() + (t * layers + layer) * k, k, ids);
     }
   }
+  packed_ = base;
   used_bytes_ = p.bytes;
 }
 
 void StepInputBuffer::upload(cudaStream_t stream) const {
-  WARPROLL_CUDA_CHECK(cudaMemcpyAsync(device_.data(), host_[turn_].data(), used_bytes_,
-                                      cudaMemcpyHostToDevice, stream));
+  WARPROLL_CUDA_CHECK(
+      cudaMemcpyAsync(device_.data(), packed_, used_bytes_, cudaMemcpyHostToDevice, stream));
+}
+
+void StepInputBuffer::take(const StepShape& shape, const uint64_t* step,
+                           cudaStream_t stream) const {
+  copy_slot({.step = step,
+             .from = host_.data(),
+             .to = device_.data(),
+             .from_stride_bytes = device_.size(),
+             .bytes = places(shape).bytes},
+            stream);
 }
 
 StepInputs StepInputBuffer::at(const StepShape& shape) const { return in(device_.data(), shape); }

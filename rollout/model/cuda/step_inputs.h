@@ -1,7 +1,7 @@
 // StepInputs: everything a step reads that is not weights or KV, as one block of memory, so that it
 // reaches the device in one copy. Where an array lies in the block depends on the step's shape alone,
-// so a CUDA graph of that shape finds it again. Thread: one owner. Errors: CudaError,
-// std::invalid_argument = more than the buffer was made for.
+// so a CUDA graph of that shape finds it again. Thread: one owner; take() and at() any.
+// Errors: CudaError, std::invalid_argument = more than the buffer was made for.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,9 @@ struct StepShape {
   int32_t num_logits = 0;           // N
   bool decode_only = false;         // every sequence has one new token and wants its logits
   bool given_routes = false;
-  bool sampled = false;  // tokens are drawn on the device
-  bool fed = false;      // token t is what the step before sampled for its row t
+  bool sampled = false;      // tokens are drawn on the device
+  bool fed = false;          // token t is what the step before sampled for its row t
+  bool want_routes = false;  // brought to the host by the step itself
   bool want_router_logits = false;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -46,10 +47,14 @@ class StepInputBuffer {
   // ids_per_token: L * K of the routes.
   StepInputBuffer(int32_t num_moe_layers, int32_t top_k, const StepShape& largest);
 
-  // The batch in page-locked memory, its block table widened to shape.blocks_per_sequence.
-  void pack(const ForwardBatch& batch, const StepShape& shape, std::span<const RowSampling> rows);
-  // What was packed last. At most one upload may be on its way when the next is packed.
+  // The inputs of step n in slot n % 2 of page-locked memory, the block table widened to
+  // shape.blocks_per_sequence. The step before the last must have ended.
+  void pack(const ForwardBatch& batch, const StepShape& shape, std::span<const RowSampling> rows,
+            uint64_t step);
+  // Of a step that is not a graph: what was packed last.
   void upload(cudaStream_t stream) const;
+  // Of a graph, its first: from the slot of the step that runs (kernels/step_exchange.h).
+  void take(const StepShape& shape, const uint64_t* step, cudaStream_t stream) const;
   // On the device.
   [[nodiscard]] StepInputs at(const StepShape& shape) const;
 
@@ -60,9 +65,10 @@ class StepInputBuffer {
 
   const int32_t num_moe_layers_, top_k_;
   size_t used_bytes_ = 0;
-  PinnedBuffer<std::byte> host_[2];  // in turns: the other may still be on its way
-  int turn_ = 0;
   DeviceBuffer<std::byte> device_;
+  PinnedBuffer<std::byte>
+      host_;  // two slots, each as large as device_: the other may be on its way
+  const std::byte* packed_ = nullptr;
 };
 
 }  // namespace warproll

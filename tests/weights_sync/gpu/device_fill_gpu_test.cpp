@@ -51,6 +51,27 @@ TEST(DeviceFillGpu, every_golden_checkpoint_gives_the_tiles_and_digests_of_the_c
   }
 }
 
+TEST(DeviceFillGpu, launches_bounded_to_few_thread_blocks_give_the_same) {
+  SKIP_WITHOUT_GPU();
+  for (const int max_ctas : {1, 3}) {
+    const ArenaDevicePtr device = make_cuda_arena_device({.max_ctas = max_ctas}).value();
+    for (const std::string& name : golden_checkpoints()) {
+      for (const bool quantise : {false, true}) {
+        SCOPED_TRACE(name + (quantise ? ", quantised, " : ", ") + std::to_string(max_ctas));
+        const Golden golden(name, quantise);
+        Manifest manifest = make_manifest(golden.checkpoint, 1, 1 << 20).value();
+        if (quantise) manifest.quantise = QuantiseRecipe::kMxfp8;
+        if (quantise) manifest.weight_digest = {};
+        DeviceArena arena(device, golden.layout.total_bytes);
+        auto filler = device->make_filler(golden.layout, arena.buffer.span(), &manifest).value();
+        StreamOnDevice stream(golden.checkpoint, manifest);
+        ASSERT_TRUE(stream.put_device(*filler, 0, stream.bytes.size()).ok());
+        expect_filled(golden, arena, filler->finish());
+      }
+    }
+  }
+}
+
 // As a transport delivers them: host or device memory, pieces of the stream in any order.
 TEST(DeviceFillGpu, parts_in_any_order_give_what_whole_tensors_give) {
   SKIP_WITHOUT_GPU();
@@ -186,6 +207,28 @@ TEST(DeviceFillGpu, rows_lie_where_the_host_has_them_and_aliases_are_compared) {
     EXPECT_EQ(fill(*filler, tied), fill(host, tied));
     EXPECT_TRUE(equal_bytes(arena.bytes(), host_arena));
   }
+}
+
+// An update that failed half way, then one with another manifest: only gaps are cleared, everything else
+// must be overwritten.
+TEST(DeviceFillGpu, a_fill_over_half_of_another_layout_leaves_nothing_of_it) {
+  SKIP_WITHOUT_GPU();
+  const ArenaDevicePtr device = make_cuda_arena_device().value();
+  const Golden other("qwen3moe-tiny-fused", true), golden("qwen3moe-tiny-tied", false);
+  const uint64_t bytes = golden.layout.total_bytes;
+  DeviceArena arena(device, std::max(other.layout.total_bytes, bytes));
+  auto half = device->make_filler(other.layout, arena.buffer.span(), nullptr).value();
+  for (size_t i = 0; i < other.checkpoint.tensors().size(); i += 2) {
+    const std::string& name = other.checkpoint.tensors()[i].name;
+    ASSERT_TRUE(half->put(name, other.checkpoint.bytes(i)).ok()) << name;
+  }
+  half.reset();
+  auto filler = device->make_filler(golden.layout, arena.buffer.span(), nullptr).value();
+  const auto filled = fill_from_checkpoint(golden.checkpoint, *filler);
+  ASSERT_TRUE(filled.ok()) << filled.status().to_string();
+  EXPECT_TRUE(equal_bytes(std::span<const std::byte>(arena.bytes()).first(bytes), golden.wanted));
+  EXPECT_EQ(to_hex(device->digest(arena.buffer.span().first(bytes))),
+            to_hex(tensor_digest(golden.wanted)));
 }
 
 // The device keeps its buffers; how many there are depends on how far the host runs ahead, until there

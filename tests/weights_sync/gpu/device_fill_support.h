@@ -34,13 +34,13 @@ struct DeviceArena {
   ArenaBuffer buffer;
   DeviceArena(ArenaDevicePtr on, uint64_t size)
       : device(std::move(on)), buffer(ArenaBuffer::allocate(size, device).value()) {
-    WARPROLL_CUDA_CHECK(cudaMemset(buffer.data(), 0xee, size));
+    WARPROLL_CUDA_CHECK(cudaMemset(buffer.data(), 0xee, size));  // also of page-locked host memory
     WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());  // the filler's streams do not wait for this one
   }
   [[nodiscard]] std::vector<std::byte> bytes() const {
     std::vector<std::byte> host(buffer.capacity_bytes());
     WARPROLL_CUDA_CHECK(
-        cudaMemcpy(host.data(), buffer.data(), host.size(), cudaMemcpyDeviceToHost));
+        cudaMemcpy(host.data(), buffer.data(), host.size(), cudaMemcpyDefault));
     return host;
   }
 };

@@ -57,6 +57,21 @@ TEST(MemoryPlan, WhatIsAskedForIsGivenOrRefusedWithTheSum) {
   EXPECT_TRUE(staged->host_staged);
 }
 
+TEST(MemoryPlan, WhatIsOnItsWayToTheHostIsCountedWhereTheStandbyIsThere) {
+  MemoryNeeds needs = needs_of(31);
+  needs.staging_bytes = 2 * kGiB;
+  const auto two = plan_memory(needs);
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ(static_cast<uint64_t>(two->num_kv_blocks),
+            (139 - (2 * 31 + 2 + 1 + 1)) * kGiB / needs.kv_block_bytes);
+  needs.swap = "host_staged";
+  const auto staged = plan_memory(needs);
+  ASSERT_TRUE(staged.ok());
+  EXPECT_EQ(static_cast<uint64_t>(staged->num_kv_blocks),
+            (139 - (31 + 2 + 1 + 1 + 2)) * kGiB / needs.kv_block_bytes);
+  EXPECT_THAT(staged->text, HasSubstr("on its way to the host"));
+}
+
 TEST(MemoryPlan, AModelThatDoesNotFitIsRefused) {
   EXPECT_EQ(plan_memory(needs_of(140)).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(plan_memory(needs_of(136)).status().code(), StatusCode::kResourceExhausted);
@@ -71,6 +86,20 @@ TEST(DeviceOptions, SpareAsManySmsAsABroadcastTakesUnlessSaidOtherwise) {
   EXPECT_EQ(device_options(config).spare_sms, 3);
   config.engine.spare_sms = 0;
   EXPECT_EQ(device_options(config).spare_sms, 0);
+}
+
+TEST(DeviceOptions, TakingInIsBoundedToSmsThatNeitherDecodingNorABroadcastHasIfTheyAreEnough) {
+  WorkerConfig config;
+  config.weights.transports = {"nccl"};
+  EXPECT_EQ(device_options(config).fill_sms, 0);
+  config.engine.spare_sms = 7;
+  EXPECT_EQ(device_options(config).fill_sms, 0);
+  config.engine.spare_sms = 8;
+  EXPECT_EQ(device_options(config).fill_sms, 6);
+  config.weights.fill_sms = 3;
+  EXPECT_EQ(device_options(config).fill_sms, 3);
+  config.weights.fill_sms = 0;
+  EXPECT_EQ(device_options(config).fill_sms, 0);
 }
 
 }  // namespace
