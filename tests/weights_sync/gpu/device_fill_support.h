@@ -39,8 +39,7 @@ struct DeviceArena {
   }
   [[nodiscard]] std::vector<std::byte> bytes() const {
     std::vector<std::byte> host(buffer.capacity_bytes());
-    WARPROLL_CUDA_CHECK(
-        cudaMemcpy(host.data(), buffer.data(), host.size(), cudaMemcpyDefault));
+    WARPROLL_CUDA_CHECK(cudaMemcpy(host.data(), buffer.data(), host.size(), cudaMemcpyDefault));
     return host;
   }
 };
