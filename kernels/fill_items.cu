@@ -1,11 +1,11 @@
 // take_in: grid one CTA an item, block 512 threads, 64 KiB of shared memory: a chunk's digest, and the
 // first of its elements that must not be there. quantise: grid one CTA 256 blocks of 32 columns of one
-// item, block 256 threads. pack: grid one CTA a half tile (8 rows of a matrix) of one item, block 256
-// threads: a warp finds a row's exponent where one is needed, then the warps write blocks of 32 columns.
+// item, block 256 threads. pack: grid one CTA a half tile of one item, block 256 threads
+// (moe/pack_half_tile.cuh).
 #include "kernels/fill_items.h"
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/moe/pack_tile.h"
+#include "kernels/moe/pack_half_tile.cuh"
 #include "kernels/not_finite_search.cuh"
 #include "kernels/quantise_block.cuh"
 #include "kernels/xxh3_chunk.cuh"
@@ -112,46 +112,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As moe/pack.cu's kernel.
 __global__ void __launch_bounds__(kThreads) pack_items_kernel(const PackItem* items, int count) {
-  __shared__ int exponents[kWarps];
+  static_assert(kWarps == kPackWarps);
   const PackItem& item = item_of_cta(items, count);
   const WeightView rows = item.rows;
   const TileTarget to = item.to;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int halves = rows.rows / 8;
-  const int half_index = static_cast<int>(blockIdx.x - item.first_cta);
-  const int matrix = half_index / halves;
-  const int row = half_index % halves * 8;
-  const HalfTile at = half_tile(to.first_row + row, to.gate_up, to.tiles.num_tiles);
-  const int64_t record = int64_t{to.first_matrix + matrix} * to.tiles.num_tiles + at.tile;
-  const bool writes_row_scales = item.scales || to.tiles.format == TileFormat::kF16;
-  if (writes_row_scales) {
-    const int mine = row_exponent(rows, matrix, row + warp, lane, 32);
-    const int largest = __reduce_max_sync(~0u, mine);
-    if (lane == 0) exponents[warp] = largest;
-    __syncthreads();
-  }
-  std::byte* out = to.out + record * to.tiles.record_bytes();
-  const int block_bytes = tile_block_bytes(to.tiles.format);
-  const int blocks = to.tiles.num_blocks();
-  if (item.scales) {
-    const int g = static_cast<int>(threadIdx.x) % 8;
-    for (int block = static_cast<int>(threadIdx.x) / 8; block < blocks; block += kThreads / 8) {
-      pack_scale(rows, matrix, row, block, g, at.half, exponents[g],
-                 out + block * block_bytes + 512);
-    }
-  } else {
-    const int exponent = writes_row_scales ? exponents[lane / 4] : 0;
-    for (int block = warp; block < blocks; block += kWarps) {
-      pack_lane(rows, matrix, row, block, lane, at.half, exponent, out + block * block_bytes);
-    }
-  }
-  if (writes_row_scales && threadIdx.x < 8) {
-    auto* scales = reinterpret_cast<uint16_t*>(
-        to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
-    scales[at.half * 8 + threadIdx.x] = row_scale_bits(rows.format, exponents[threadIdx.x]);
-  }
+  pack_half_tile(rows, to, static_cast<int>(blockIdx.x - item.first_cta), item.scales);
 }
 
 dim3 grid_of(int64_t num_ctas) { return dim3(static_cast<unsigned>(num_ctas)); }
@@ -164,8 +130,7 @@ int64_t ctas_of(const QuantiseMxfp8Params& matrix) {
 }
 
 int64_t ctas_of(const PackItem& item) {
-  if (item.scales && item.to.tiles.format == TileFormat::kF16) return 0;
-  return int64_t{item.rows.num_matrices} * (item.rows.rows / 8);
+  return packs_nothing(item.to, item.scales) ? 0 : num_half_tiles(item.rows);
 }
 
 void take_in_items(const TakeInItem* items, int64_t count, cudaStream_t stream) {
