@@ -49,7 +49,7 @@ class SplitDecoder {
     if (has_split && p_.op.past_is_older) load(row);
     if (p_.op.indices_are_older) ptx::wait_for_previous_kernel();
     if (has_split) {
-      load_queries();
+      load_queries<kD, kHigh>(p_, token_, kv_head_, q_);
       if (!p_.op.past_is_older) {
         load(-1);
       } else if (row < kSplit) {
@@ -74,9 +74,7 @@ class SplitDecoder {
     return ptx::shared_address(&shared_.arrived);
   }
   __device__ __forceinline__ int64_t head_row(int head_in_group) const {
-    const int64_t head =
-        static_cast<int64_t>(token_) * p_.op.num_heads + kv_head_ * p_.group + head_in_group;
-    return head * p_.op.head_dim;
+    return attention::head_row(p_, token_, kv_head_, head_in_group);
   }
 
   // False: the whole cluster has nothing to do.
@@ -129,20 +127,6 @@ class SplitDecoder {
     const Rows<kD> rows(p_, which == 0 ? p_.op.k_cache : p_.op.v_cache, kv_head_);
     rows.load_row(ptx::shared_address(which == 0 ? shared_.keys[chunk] : shared_.values[chunk]), at,
                   slot);
-  }
-
-  __device__ __forceinline__ void load_queries() {
-#pragma unroll
-    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      const int row = lane() / 4 + 8 * h;
-      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < kD / 8; ++i) {
-        const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
-        q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
-        if (!kHigh) q_[i / 2][i % 2 * 2 + 1] = zero_register();
-      }
-    }
   }
 
   // Chunks behind the last position change nothing.
