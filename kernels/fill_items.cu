@@ -1,7 +1,7 @@
 // take_in: grid one CTA an item, block 512 threads, 64 KiB of shared memory: a chunk's digest, and the
 // first of its elements that must not be there. quantise: grid one CTA 256 blocks of 32 columns of one
-// item, block 256 threads. pack: grid one CTA a half tile (8 rows of a matrix) of one item, block 256
-// threads: a warp finds a row's exponent where one is needed, then the warps write blocks of 32 columns.
+// item, block 256 threads. pack: grid one CTA a half tile of one item, block 256 threads
+// (moe/pack_half_tile.cuh).
 // Bounded: grid max_ctas, blocks of 512, 1024 and 1024 threads, and each CTA does every max_ctas-th share
 // of the work, one after the other.
 #include "kernels/fill_items.h"
@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/moe/pack_tile.h"
+#include "kernels/moe/pack_half_tile.cuh"
 #include "kernels/not_finite_search.cuh"
 #include "kernels/quantise_block.cuh"
 #include "kernels/xxh3_chunk.cuh"
@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBoundedWarps = 32;
-constexpr int kRows = 8;                // of a half tile
 constexpr int64_t kBlocksPerCta = 256;  // of quantise
 
 // ---- digest and search ----
@@ -131,55 +130,14 @@ __global__ void __launch_bounds__(kNumWarps * 32)
   }
 }
 
-// As moe/pack.cu's kernel. exponents: [kRows], of this share alone.
-template <int kNumWarps>
-__device__ void pack_share(const PackItem& item, int64_t cta, int* exponents) {
-  const WeightView rows = item.rows;
-  const TileTarget to = item.to;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int halves = rows.rows / kRows;
-  const int half_index = static_cast<int>(cta - item.first_cta);
-  const int matrix = half_index / halves;
-  const int row = half_index % halves * kRows;
-  const HalfTile at = half_tile(to.first_row + row, to.gate_up, to.tiles.num_tiles);
-  const int64_t record = int64_t{to.first_matrix + matrix} * to.tiles.num_tiles + at.tile;
-  const bool writes_row_scales = item.scales || to.tiles.format == TileFormat::kF16;
-  if (writes_row_scales) {
-    if (warp < kRows) {
-      const int mine = row_exponent(rows, matrix, row + warp, lane, 32);
-      const int largest = __reduce_max_sync(~0u, mine);
-      if (lane == 0) exponents[warp] = largest;
-    }
-    __syncthreads();
-  }
-  std::byte* out = to.out + record * to.tiles.record_bytes();
-  const int block_bytes = tile_block_bytes(to.tiles.format);
-  const int blocks = to.tiles.num_blocks();
-  if (item.scales) {
-    const int g = static_cast<int>(threadIdx.x) % 8;
-    for (int block = static_cast<int>(threadIdx.x) / 8; block < blocks; block += kNumWarps * 4) {
-      pack_scale(rows, matrix, row, block, g, at.half, exponents[g],
-                 out + block * block_bytes + 512);
-    }
-  } else {
-    const int exponent = writes_row_scales ? exponents[lane / 4] : 0;
-    for (int block = warp; block < blocks; block += kNumWarps) {
-      pack_lane(rows, matrix, row, block, lane, at.half, exponent, out + block * block_bytes);
-    }
-  }
-  if (writes_row_scales && threadIdx.x < kRows) {
-    auto* scales = reinterpret_cast<uint16_t*>(
-        to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
-    scales[at.half * 8 + threadIdx.x] = row_scale_bits(rows.format, exponents[threadIdx.x]);
-  }
-}
-
 template <int kNumWarps>
 __global__ void __launch_bounds__(kNumWarps * 32)
     pack_items_kernel(const PackItem* items, int count, int64_t num_ctas) {
-  __shared__ int exponents[kRows];
   for (int64_t cta = blockIdx.x; cta < num_ctas; cta += gridDim.x) {
-    pack_share<kNumWarps>(item_of_cta(items, count, cta), cta, exponents);
+    const PackItem& item = item_of_cta(items, count, cta);
+    const WeightView rows = item.rows;
+    const TileTarget to = item.to;
+    pack_half_tile<kNumWarps>(rows, to, static_cast<int>(cta - item.first_cta), item.scales);
     __syncthreads();  // the next share's exponents take this one's place
   }
 }
@@ -194,8 +152,7 @@ int64_t ctas_of(const QuantiseMxfp8Params& matrix) {
 }
 
 int64_t ctas_of(const PackItem& item) {
-  if (item.scales && item.to.tiles.format == TileFormat::kF16) return 0;
-  return int64_t{item.rows.num_matrices} * (item.rows.rows / 8);
+  return packs_nothing(item.to, item.scales) ? 0 : num_half_tiles(item.rows);
 }
 
 void take_in_items(const TakeInItem* items, int64_t count, int max_ctas, cudaStream_t stream) {

@@ -32,10 +32,12 @@ class LinearBench {
     convert_activations({x_.data(), {tile_.data(), scales_.data()}, max_batch, cols}, nullptr);
     WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
   }
-  // bf16: x as attention leaves it, else as add_rmsnorm does. small: in small CTAs.
-  void stream(int32_t tokens, bool bf16, bool f32_out, bool small, cudaStream_t s) const {
+  // op: stream_linear or cluster_linear. bf16: x as attention leaves it, else as add_rmsnorm does.
+  template <class Params>
+  void run(void (*op)(const Params&, cudaStream_t), int32_t tokens, bool bf16, bool f32_out,
+           cudaStream_t s) const {
     for (const auto& w : weights_) {
-      StreamLinearParams p;
+      Params p;
       if (bf16) {
         p.x_bf16 = x_.data();
       } else {
@@ -48,26 +50,7 @@ class LinearBench {
         p.y = reinterpret_cast<uint16_t*>(y_.data());
       }
       p.num_tokens = tokens;
-      p.small_ctas = small && stream_linear_can_be_small(p);
-      stream_linear(p, s);
-    }
-  }
-  void cluster(int32_t tokens, bool bf16, bool f32_out, cudaStream_t s) const {
-    for (const auto& w : weights_) {
-      ClusterLinearParams p;
-      if (bf16) {
-        p.x_bf16 = x_.data();
-      } else {
-        p.x = {tile_.data(), scales_.data()};
-      }
-      p.weight = w->down_tiles;
-      if (f32_out) {
-        p.y_f32 = y_.data();
-      } else {
-        p.y = reinterpret_cast<uint16_t*>(y_.data());
-      }
-      p.num_tokens = tokens;
-      cluster_linear(p, s);
+      op(p, s);
     }
   }
   void gemm(int32_t tokens, bool f32_out, cudaStream_t s) const {
@@ -172,8 +155,8 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     for (const int32_t batch : o.batches) {
       const double us = timer.median_us([&](cudaStream_t s) {
         if (gemm) return bench.gemm(batch, lm_head, s);
-        if (op.ends_with("_cluster")) return bench.cluster(batch, is_o, lm_head, s);
-        bench.stream(batch, is_o, lm_head, op.ends_with("_small"), s);
+        if (op.ends_with("_cluster")) return bench.run(cluster_linear, batch, is_o, lm_head, s);
+        bench.run(stream_linear, batch, is_o, lm_head, s);
       });
       row(op, batch, us / bench.layers(), bench.floor_us());
     }

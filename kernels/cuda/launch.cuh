@@ -76,15 +76,17 @@ class LaunchConfig {
   }
 
  private:
-  // All that the device allows, always the same: the limit is the kernel's, not the launch's, and another
-  // thread that launches the same kernel with less would lower it between here and the launch.
+  // Where the kernel's limit is too low it becomes all that the device allows, never less: the limit is
+  // the kernel's, not the launch's, and another thread that launches the same kernel with less would lower
+  // it between here and the launch.
   template <class Kernel>
   void allow_shared(Kernel kernel) const {
     if (config_.dynamicSmemBytes == 0) return;
     cudaFuncAttributes of_kernel = {};
     WARPROLL_CUDA_CHECK(cudaFuncGetAttributes(&of_kernel, kernel));
+    const auto allowed = static_cast<size_t>(of_kernel.maxDynamicSharedSizeBytes);
+    if (config_.dynamicSmemBytes + of_kernel.sharedSizeBytes <= allowed) return;
     const int most = max_shared_bytes() - static_cast<int>(of_kernel.sharedSizeBytes);
-    if (of_kernel.maxDynamicSharedSizeBytes == most) return;
     WARPROLL_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
   }

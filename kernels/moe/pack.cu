@@ -1,59 +1,23 @@
-// pack_elements, pack_scales: grid one CTA a half tile (8 rows of a matrix), block 256 threads: a
-// warp finds a row's exponent where one is needed, then the warps write blocks of 32 columns.
+// pack_elements, pack_scales: grid one CTA a half tile, block 256 threads (pack_half_tile.cuh).
 #include "kernels/moe/pack.h"
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/moe/pack_tile.h"
+#include "kernels/moe/pack_half_tile.cuh"
 
 namespace warproll {
 namespace {
 
-constexpr int kWarps = 8;  // one for each row of a half tile
-
 template <bool kScales>
-__global__ void __launch_bounds__(kWarps * 32) pack_kernel(WeightView rows, TileTarget to) {
-  __shared__ int exponents[kWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int halves = rows.rows / 8;
-  const int matrix = static_cast<int>(blockIdx.x) / halves;
-  const int row = static_cast<int>(blockIdx.x) % halves * 8;
-  const HalfTile at = half_tile(to.first_row + row, to.gate_up, to.tiles.num_tiles);
-  const int64_t record = int64_t{to.first_matrix + matrix} * to.tiles.num_tiles + at.tile;
-  const bool writes_row_scales = kScales || to.tiles.format == TileFormat::kF16;
-  if (writes_row_scales) {
-    const int mine = row_exponent(rows, matrix, row + warp, lane, 32);
-    const int largest = __reduce_max_sync(~0u, mine);
-    if (lane == 0) exponents[warp] = largest;
-    __syncthreads();
-  }
-  std::byte* out = to.out + record * to.tiles.record_bytes();
-  const int block_bytes = tile_block_bytes(to.tiles.format);
-  const int blocks = to.tiles.num_blocks();
-  if constexpr (kScales) {
-    const int g = static_cast<int>(threadIdx.x) % 8;
-    for (int block = static_cast<int>(threadIdx.x) / 8; block < blocks; block += kWarps * 4) {
-      pack_scale(rows, matrix, row, block, g, at.half, exponents[g],
-                 out + block * block_bytes + 512);
-    }
-  } else {
-    const int exponent = writes_row_scales ? exponents[lane / 4] : 0;
-    for (int block = warp; block < blocks; block += kWarps) {
-      pack_lane(rows, matrix, row, block, lane, at.half, exponent, out + block * block_bytes);
-    }
-  }
-  if (writes_row_scales && threadIdx.x < 8) {
-    auto* scales = reinterpret_cast<uint16_t*>(
-        to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
-    scales[at.half * 8 + threadIdx.x] = row_scale_bits(rows.format, exponents[threadIdx.x]);
-  }
+__global__ void __launch_bounds__(kPackWarps * 32) pack_kernel(WeightView rows, TileTarget to) {
+  pack_half_tile<kPackWarps>(rows, to, static_cast<int>(blockIdx.x), kScales);
 }
 
 template <bool kScales>
 void launch(const WeightView& rows, const TileTarget& to, cudaStream_t stream) {
   check_pack(rows, to);
-  const int64_t halves = int64_t{rows.num_matrices} * (rows.rows / 8);
-  if (halves == 0 || (kScales && to.tiles.format == TileFormat::kF16)) return;
-  LaunchConfig config(dim3(static_cast<unsigned>(halves)), kWarps * 32, 0, stream);
+  const int64_t halves = num_half_tiles(rows);
+  if (halves == 0 || packs_nothing(to, kScales)) return;
+  LaunchConfig config(dim3(static_cast<unsigned>(halves)), kPackWarps * 32, 0, stream);
   config.run(pack_kernel<kScales>, rows, to);
 }
 

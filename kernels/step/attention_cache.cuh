@@ -49,6 +49,32 @@ struct Params {
   bool one_token_each = false;  // sequence b is token b
 };
 
+// Where a head of a KV head's group begins in q and out.
+__device__ __forceinline__ int64_t head_row(const Params& p, int token, int kv_head,
+                                            int head_in_group) {
+  const int64_t head =
+      static_cast<int64_t>(token) * p.op.num_heads + kv_head * p.group + head_in_group;
+  return head * p.op.head_dim;
+}
+
+// A token's query heads of a KV head, as fragments; without kHigh half 1 is zeros.
+template <int kD, bool kHigh>
+__device__ __forceinline__ void load_queries(const Params& p, int token, int kv_head,
+                                             uint32_t (&q)[kD / 16][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
+    const int row = lane / 4 + 8 * h;
+    const uint16_t* from = p.op.q + head_row(p, token, kv_head, row) + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kD / 8; ++i) {
+      const bool valid = row < p.group && i * 8 < p.op.head_dim;
+      q[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
+      if (!kHigh) q[i / 2][i % 2 * 2 + 1] = zero_register();
+    }
+  }
+}
+
 __device__ __forceinline__ int query_tokens(const PagedAttentionParams& p, int sequence) {
   return p.cu_seqlens_q[sequence + 1] - p.cu_seqlens_q[sequence];
 }

@@ -172,9 +172,7 @@ class Decoder {
     return p_.one_token_each ? now_.sequence : p_.op.cu_seqlens_q[now_.sequence];
   }
   __device__ __forceinline__ int64_t head_row(int head_in_group) const {
-    const int64_t head =
-        static_cast<int64_t>(token_) * p_.op.num_heads + now_.kv_head * p_.group + head_in_group;
-    return head * p_.op.head_dim;
+    return attention::head_row(p_, token_, now_.kv_head, head_in_group);
   }
 
   __device__ __forceinline__ void find_next() {
@@ -209,17 +207,7 @@ class Decoder {
 
   __device__ __forceinline__ void enter_pair() {
     token_ = token();
-#pragma unroll
-    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      const int row = lane() / 4 + 8 * h;
-      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < kD / 8; ++i) {
-        const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
-        q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
-        if (!kHigh) q_[i / 2][i % 2 * 2 + 1] = zero_register();
-      }
-    }
+    load_queries<kD, kHigh>(p_, token_, now_.kv_head, q_);
     finished_groups_ = 0;
   }
 

@@ -91,7 +91,7 @@ class SplitDecoder {
         if (row_is_cached_) load_row(row);
         if (finishes_) finisher_.run(finished_);
       } else {
-        load_queries();
+        load_queries<kD, kHigh>(p_, token_, kv_head_, q_);
         if (row < kSplit) load_row(row);
       }
       ptx::cp_async_commit();
@@ -115,9 +115,7 @@ class SplitDecoder {
     return ptx::shared_address(&shared_.arrived);
   }
   __device__ __forceinline__ int64_t head_row(int head_in_group) const {
-    const int64_t head =
-        static_cast<int64_t>(token_) * p_.op.num_heads + kv_head_ * p_.group + head_in_group;
-    return head * p_.op.head_dim;
+    return attention::head_row(p_, token_, kv_head_, head_in_group);
   }
 
   // False: the whole cluster has nothing to do.
@@ -219,20 +217,6 @@ class SplitDecoder {
           q_[step + i / 2][i % 2 * 2] = four[i];
           q_[step + i / 2][i % 2 * 2 + 1] = zero_register();
         }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void load_queries() {
-#pragma unroll
-    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      const int row = lane() / 4 + 8 * h;
-      const uint16_t* from = p_.op.q + head_row(row) + lane() % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < kD / 8; ++i) {
-        const bool valid = row < p_.group && i * 8 < p_.op.head_dim;
-        q_[i / 2][i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + i * 8) : 0u;
-        if (!kHigh) q_[i / 2][i % 2 * 2 + 1] = zero_register();
       }
     }
   }

@@ -64,6 +64,7 @@ DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeight
                                                          const float* topk_weights,
                                                          const ExpertLists& lists,
                                                          int32_t top_k) const {
+  MoePartials partials;
   if (grouped(w.gate_up.format)) {
     expert_centric_moe({.x = space_.normed,
                         .topk_ids = topk_ids,
@@ -76,10 +77,7 @@ DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeight
                         .num_tokens = shape_.num_tokens,
                         .top_k = top_k},
                        stream_);
-    mark("experts");
-    return {.tensor = space_.projected};
-  }
-  if (options_.moe_path == MoePath::kLiteral && w.gate_rows.data != nullptr) {
+  } else if (options_.moe_path == MoePath::kLiteral && w.gate_rows.data != nullptr) {
     literal_moe({.x = space_.normed,
                  .topk_ids = topk_ids,
                  .topk_weights = topk_weights,
@@ -91,19 +89,18 @@ DeviceForward::Step::Addend DeviceForward::Step::experts(const DeviceLayerWeight
                  .num_tokens = shape_.num_tokens,
                  .top_k = top_k},
                 stream_);
-    mark("experts");
-    return {.tensor = space_.projected};
+  } else {
+    partials = warp_decode_partials({.x = space_.normed_tile,
+                                     .lists = lists,
+                                     .gate_up = w.gate_up,
+                                     .down = w.down,
+                                     .h = space_.expert_h,
+                                     .partials = space_.expert_partials,
+                                     .y = space_.projected,
+                                     .num_tokens = shape_.num_tokens,
+                                     .top_k = top_k},
+                                    stream_);
   }
-  const MoePartials partials = warp_decode_partials({.x = space_.normed_tile,
-                                                     .lists = lists,
-                                                     .gate_up = w.gate_up,
-                                                     .down = w.down,
-                                                     .h = space_.expert_h,
-                                                     .partials = space_.expert_partials,
-                                                     .y = space_.projected,
-                                                     .num_tokens = shape_.num_tokens,
-                                                     .top_k = top_k},
-                                                    stream_);
   mark("experts");
   if (partials.partials != nullptr) return {.moe = partials};
   return {.tensor = space_.projected};

@@ -104,7 +104,7 @@ TEST(ClusterLinearGpu, IsStreamLinearInAnotherOrder) {
         ASSERT_NEAR(got[i], want[i], 1e-2f * std::fabs(want[i]) + 1e-4f) << i;
         others += got[i] != want[i];
       }
-      EXPECT_LT(others, 1 + got.size() / 500) << rows << " x " << cols << ", T " << tokens;
+      EXPECT_LE(others, 2 + got.size() / 500) << rows << " x " << cols << ", T " << tokens;
     }
   }
 }
@@ -126,53 +126,14 @@ TEST(ClusterLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
   }
 }
 
-// A chain of projections in a graph, each started before the last has ended; 100 replays.
 TEST(ClusterLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
   SKIP_WITHOUT_GPU();
   const RandomExperts up({4096, 2048, 1, 1}, WeightFormat::kBf16, 79, false);
   const RandomExperts down({2048, 4096, 1, 1}, WeightFormat::kBf16, 80, false);
-  cudaStream_t stream = nullptr;
-  WARPROLL_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (const int32_t tokens : {1, 20, 64, 100}) {
-    DeviceBuffer<uint16_t> x(random_x(tokens, 2048, 81)), tile(x.size()), middle(2 * x.size()),
-        y(x.size());
-    DeviceBuffer<float> scales(static_cast<size_t>(tokens));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    WARPROLL_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 10; ++i) {
-      convert_activations({(i == 0 ? x : y).data(), {tile.data(), scales.data()}, tokens, 2048},
-                          stream);
-      ClusterLinearParams p;
-      p.x = {tile.data(), scales.data()};
-      p.weight = up.down_tiles;
-      p.y = middle.data();
-      p.num_tokens = tokens;
-      cluster_linear(p, stream);
-      p.x = {};
-      p.x_bf16 = middle.data();
-      p.weight = down.down_tiles;
-      p.y = y.data();
-      cluster_linear(p, stream);
-    }
-    WARPROLL_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    WARPROLL_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    std::vector<uint16_t> first;
-    for (int i = 0; i < 100; ++i) {
-      WARPROLL_CUDA_CHECK(cudaMemsetAsync(y.data(), 0xff, y.size() * 2, stream));
-      WARPROLL_CUDA_CHECK(cudaGraphLaunch(executable, stream));
-      WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream));
-      const auto bits = y.to_host();
-      if (i == 0) {
-        first = bits;
-        for (const uint16_t v : bits) ASSERT_TRUE(std::isfinite(bf16_to_f32(v)));
-      }
-      ASSERT_EQ(bits, first) << "replay " << i << ", T " << tokens;
-    }
-    WARPROLL_CUDA_CHECK(cudaGraphExecDestroy(executable));
-    WARPROLL_CUDA_CHECK(cudaGraphDestroy(graph));
+    expect_equal_replays<ClusterLinearParams>(up.down_tiles, down.down_tiles,
+                                              random_x(tokens, 2048, 81), tokens, cluster_linear);
   }
-  WARPROLL_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
 TEST(ClusterLinearGpu, WhatItCannotDoIsNamed) {

@@ -112,8 +112,8 @@ TEST(StreamLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
 
 TEST(StreamLinearGpu, SmallCtasHaveTheSameBits) {
   SKIP_WITHOUT_GPU();
-  // A tile, fewer tiles than SMs, QKV, more than the GPU holds at once.
-  for (const int32_t rows : {16, 2048, 5120, 16416}) {
+  // Two tiles, fewer tiles than SMs, QKV, more than the GPU holds at once.
+  for (const int32_t rows : {32, 2048, 5120, 16416}) {
     for (const WeightFormat format : kFormats) {
       for (const bool bf16 : {false, true}) {
         const int32_t cols = bf16 ? 4096 : 2048;
@@ -137,50 +137,16 @@ TEST(StreamLinearGpu, SmallCtasHaveTheSameBits) {
 void replay_a_graph_of_many(bool small) {
   const RandomExperts up({4096, 2048, 1, 1}, WeightFormat::kBf16, 67, false);
   const RandomExperts down({2048, 4096, 1, 1}, WeightFormat::kMxfp8, 68, false);
-  cudaStream_t stream = nullptr;
-  WARPROLL_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (const int32_t tokens : {1, 8, 20, 64, 100}) {
     if (small && tokens > 8) break;
-    DeviceBuffer<uint16_t> x(random_x(tokens, 2048, 69)), tile(x.size()), middle(2 * x.size()),
-        y(x.size());
-    DeviceBuffer<float> scales(static_cast<size_t>(tokens));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    WARPROLL_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 10; ++i) {
-      convert_activations({(i == 0 ? x : y).data(), {tile.data(), scales.data()}, tokens, 2048},
-                          stream);
-      StreamLinearParams p;
-      p.x = {tile.data(), scales.data()};
-      p.weight = up.down_tiles;
-      p.y = middle.data();
-      p.num_tokens = tokens;
-      p.small_ctas = small;
-      stream_linear(p, stream);
-      p.x = {};
-      p.x_bf16 = middle.data();
-      p.weight = down.down_tiles;
-      p.y = y.data();
-      stream_linear(p, stream);
-    }
-    WARPROLL_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    WARPROLL_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-    std::vector<uint16_t> first;
-    for (int i = 0; i < 100; ++i) {
-      WARPROLL_CUDA_CHECK(cudaMemsetAsync(y.data(), 0xff, y.size() * 2, stream));
-      WARPROLL_CUDA_CHECK(cudaGraphLaunch(executable, stream));
-      WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream));
-      const auto bits = y.to_host();
-      if (i == 0) {
-        first = bits;
-        for (const uint16_t v : bits) ASSERT_TRUE(std::isfinite(bf16_to_f32(v)));
-      }
-      ASSERT_EQ(bits, first) << "replay " << i << ", T " << tokens;
-    }
-    WARPROLL_CUDA_CHECK(cudaGraphExecDestroy(executable));
-    WARPROLL_CUDA_CHECK(cudaGraphDestroy(graph));
+    expect_equal_replays<StreamLinearParams>(
+        up.down_tiles, down.down_tiles, random_x(tokens, 2048, 69), tokens,
+        small ? [](const StreamLinearParams& p, cudaStream_t s) {
+          StreamLinearParams in_small = p;
+          in_small.small_ctas = true;
+          stream_linear(in_small, s);
+        } : stream_linear);
   }
-  WARPROLL_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
   SKIP_WITHOUT_GPU();
