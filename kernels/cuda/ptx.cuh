@@ -76,6 +76,11 @@ __device__ __forceinline__ void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Orders this thread's accesses to shared memory with those of the copy engine and of wgmma.
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // ---- programmatic dependent launch ----
 
 // Returns once the kernels this one depends on have ended and their writes are visible.

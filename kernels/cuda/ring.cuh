@@ -18,6 +18,14 @@ __device__ __forceinline__ void arrive_with_warp(uint32_t barrier) {
   if (threadIdx.x % 32 < kWarpArrivals) ptx::mbarrier_arrive(barrier);
 }
 
+// A stage back to the copy engine, whose next bytes overwrite it. An arrival alone does not wait for loads
+// of the warp that are on their way, and the copy engine does not queue behind them: with the load pipe
+// full, scales were read that belonged to the next record (docs/decisions.md 87).
+__device__ __forceinline__ void release_stage(uint32_t barrier) {
+  ptx::fence_async_proxy();
+  arrive_with_warp(barrier);
+}
+
 // A place in a ring and how often it went round: waiting for `full` takes parity, for `empty` the
 // other one (a fresh ring is empty).
 struct RingPlace {

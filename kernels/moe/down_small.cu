@@ -146,6 +146,7 @@ __global__ void __maxnreg__(kDownSmallRegisters)
     ptx::mbarrier_wait(barrier, parity);
     multiply_half<kFormat>(stage, warp % 2 * kChains, row, pair0, pair1, chains);
     if (b + kRecords < num_blocks) {
+      ptx::fence_async_proxy();         // as in release_stage()
       ptx::sync_threads(slot + 1, 64);  // the record's other warp is done with it too
       if (loads) load(b + kRecords);
     }

@@ -18,11 +18,6 @@
 
 namespace warproll::moe {
 
-// Bytes written to shared memory by the threads become visible to wgmma.
-__device__ __forceinline__ void fence_async_proxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Until at most kLeft of the products given to commit_products() are still running.
 template <int kLeft>
 __device__ __forceinline__ void wait_products() {

@@ -82,10 +82,10 @@ __device__ __forceinline__ void multiply_item(const Shared& shared, GemmRing<Sha
   const int record = (static_cast<int>(threadIdx.x) - kLoadThreads) / 32;
   const auto landed = [&] {
     ptx::mbarrier_wait(shared.full(ring.index), ring.parity);
-    fence_async_proxy();
+    ptx::fence_async_proxy();
     return shared.weights(ring.index) + record * Shared::kRecordBytes;
   };
-  const auto release = [&](int stage) { arrive_with_warp(shared.empty(stage)); };
+  const auto release = [&](int stage) { release_stage(shared.empty(stage)); };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
   uint32_t even[8], odd[8];
@@ -141,10 +141,10 @@ __device__ __forceinline__ void multiply_item_of_two_terms(const Shared& shared,
   const int record = (static_cast<int>(threadIdx.x) - kLoadThreads) / 32;
   const auto landed = [&] {
     ptx::mbarrier_wait(shared.full(ring.index), ring.parity);
-    fence_async_proxy();
+    ptx::fence_async_proxy();
     return shared.weights(ring.index) + record * Shared::kRecordBytes;
   };
-  const auto release = [&](int stage) { arrive_with_warp(shared.empty(stage)); };
+  const auto release = [&](int stage) { release_stage(shared.empty(stage)); };
 #pragma unroll
   for (int i = 0; i < kCount; ++i) d[i] = 0.0f;
   uint32_t even[8], odd[8];

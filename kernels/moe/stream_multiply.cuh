@@ -61,7 +61,7 @@ class Multiplier {
     return shared_.stages + ring_.index * p_.stage_stride;
   }
   __device__ void release() {
-    arrive_with_warp(shared_.empty(ring_.index));
+    release_stage(shared_.empty(ring_.index));
     ring_.advance();
   }
   __device__ void wait_for_slot() const {

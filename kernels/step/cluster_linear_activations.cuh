@@ -124,7 +124,7 @@ __device__ __forceinline__ void read_x(const Params& p, const Shared<S>& shared,
   } else {
     read_tiles(p, shared, warp);
   }
-  moe::fence_async_proxy();
+  ptx::fence_async_proxy();
   ptx::sync_threads(1, S::kWarps * 32);
 }
 

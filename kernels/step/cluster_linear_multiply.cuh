@@ -82,7 +82,7 @@ class Multiplier {
       uint32_t* to = w[i / 2] + i % 2 * 4;
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
     }
-    arrive_with_warp(shared_.empty(stage_));
+    release_stage(shared_.empty(stage_));
     if (++stage_ == S::kStages) stage_ = 0;
   }
 

@@ -126,7 +126,7 @@ class Multiplier {
     return shared_.stages + ring_.index * S::kStageBytes;
   }
   __device__ __forceinline__ void release() {
-    if (!p_.resident) arrive_with_warp(shared_.empty(ring_.index));
+    if (!p_.resident) release_stage(shared_.empty(ring_.index));
     ring_.advance();
     if constexpr (S::kHalfWarps == 2) ring_.advance();  // the other half's
   }

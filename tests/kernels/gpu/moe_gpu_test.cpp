@@ -152,6 +152,23 @@ TEST(MoeGpu, AHundredRunsHaveTheSameBits) {
   }
 }
 
+// Many blocks of 32 pairs, and few tiles of each to a CTA: its warps load activations between any two
+// records. One run in forty read the row scales of another record there.
+TEST(MoeGpu, ManyRunsOfFullBlocksHaveTheSameBits) {
+  SKIP_WITHOUT_GPU();
+  for (const WeightFormat format : kFormats) {
+    const Layer layer(kReference, format, 1);
+    for (const int32_t batch : {128, 200}) {
+      const Tokens tokens(kReference, batch, Routing::kSame, 18);
+      const auto first = run_warp_decode(layer, tokens);
+      for (int run = 1; run < 400; ++run) {
+        ASSERT_EQ(run_warp_decode(layer, tokens), first)
+            << name_of(format) << ", run " << run << ", B " << batch;
+      }
+    }
+  }
+}
+
 TEST(MoeGpu, PartialsThatANormAddsHaveTheBitsOfCombine) {
   SKIP_WITHOUT_GPU();
   for (const auto& [format, shape] : {std::pair{WeightFormat::kBf16, kReference},
