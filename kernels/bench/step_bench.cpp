@@ -86,34 +86,6 @@ WeightFormat format_of(const std::string& dtype) {
                               "', wanted bf16, mxfp8 or fp8_block");
 }
 
-// `op` of the layers: route, attention, chain or parts. on_row(name, us, floor_us).
-template <class OnRow>
-void measure_layers(const StepLayers& layers, GraphTimer& timer, const std::string& op,
-                    const std::string& suffix, const OnRow& on_row) {
-  using Op = StepLayers::Op;
-  const auto measure = [&](const auto& wanted) {
-    return timer.median_us([&](cudaStream_t s) {
-      for (size_t i = 0; i < layers.size(); ++i) {
-        for (const Op& part : StepLayers::ops()) {
-          if (wanted(part)) (layers.*part.run)(i, s);
-        }
-      }
-    }) / static_cast<double>(layers.size());
-  };
-  if (op == "route" || op == "attention") {
-    const double bytes = op == "route" ? StepLayers::router_bytes() : layers.kv_bytes();
-    return on_row(op + suffix, measure([&](const Op& p) { return p.name == op; }),
-                  bytes / kBytesPerUs);
-  }
-  const double all = measure([](const Op&) { return true; });
-  on_row("chain" + suffix, all, layers.bytes_of_layer() / kBytesPerUs);
-  if (op == "chain") return;
-  for (const Op& left_out : StepLayers::ops()) {
-    on_row(left_out.name + suffix,
-           all - measure([&](const Op& p) { return p.run != left_out.run; }), 0.0);
-  }
-}
-
 }  // namespace
 
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
@@ -126,7 +98,7 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
     rows.push_back({op, batch, us, floor_us});
     if (on_row) on_row(rows.back());
   };
-  for (const std::string& variant : o.variants) (void)StepVariant::parse(variant);
+  using Op = StepLayers::Op;
   std::unique_ptr<StepLayers> layers;
   for (const std::string& op : o.ops) {
     if (std::find(std::begin(kStepOps), std::end(kStepOps), op) == std::end(kStepOps))
@@ -135,12 +107,27 @@ std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& o,
       if (layers == nullptr)
         layers = std::make_unique<StepLayers>(o.num_layers, format, max_batch, o.context);
       for (const int32_t batch : o.batches) {
-        for (const std::string& variant : o.variants) {
-          layers->set_batch(batch, StepVariant::parse(variant));
-          measure_layers(*layers, timer, op, variant == "none" ? "" : ":" + variant,
-                         [&](const std::string& name, double us, double floor_us) {
-                           row(name, batch, us, floor_us);
-                         });
+        layers->set_batch(batch, o.cluster);
+        const auto measure = [&](const auto& wanted) {
+          return timer.median_us([&](cudaStream_t s) {
+            for (size_t i = 0; i < layers->size(); ++i) {
+              for (const Op& part : StepLayers::ops()) {
+                if (wanted(part)) ((*layers).*part.run)(i, s);
+              }
+            }
+          }) / static_cast<double>(layers->size());
+        };
+        if (op == "route" || op == "attention") {
+          row(op, batch, measure([&](const Op& p) { return p.name == op; }),
+              (op == "route" ? layers->router_bytes() : layers->kv_bytes()) / kBytesPerUs);
+          continue;
+        }
+        const double all = measure([](const Op&) { return true; });
+        row("chain", batch, all, layers->bytes_of_layer() / kBytesPerUs);
+        if (op == "chain") continue;
+        for (const Op& left_out : StepLayers::ops()) {
+          row(left_out.name, batch,
+              all - measure([&](const Op& p) { return p.run != left_out.run; }), 0);
         }
       }
       continue;

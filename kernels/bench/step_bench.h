@@ -11,15 +11,13 @@
 namespace warproll {
 
 inline constexpr const char* kStepOps[] = {
-    "qkv",     "qkv_gemm", "qkv_cluster",  "qkv_small",       "o",         "o_gemm", "o_cluster",
-    "o_small", "lm_head",  "lm_head_gemm", "lm_head_cluster", "attention", "route",  "chain",
-    "parts"};
+    "qkv",          "qkv_gemm",        "qkv_cluster", "o",     "o_gemm", "o_cluster", "lm_head",
+    "lm_head_gemm", "lm_head_cluster", "attention",   "route", "chain",  "parts"};
 
 struct StepBenchOptions {
   std::vector<std::string> ops = {"qkv", "o", "lm_head", "route", "chain"};
-  // Of chain, parts, route and attention: StepVariant::parse. Each batch
-  // is measured with every one of them, one after the other.
-  std::vector<std::string> variants = {"none"};
+  // Of chain and parts: cluster_linear where it is faster, which has other bits than stream_linear.
+  bool cluster = false;
   std::string dtype = "bf16";  // of qkv, o, lm_head: bf16, mxfp8, fp8_block
   std::vector<int32_t> batches = {1, 2, 4, 8, 16, 32, 64};
   int32_t context = 1024;  // of the chain's attention
@@ -36,8 +34,7 @@ struct StepBenchRow {
 
 // The shape is Qwen3-30B-A3B's; the chain's experts are MXFP8. "chain": a layer: add_rmsnorm, qkv,
 // qkv_finish, attention, o, add_rmsnorm, route, experts. "parts": for each of them, by how much the
-// chain gets shorter without it. input_norm is 0 where qkv norms, qkv_finish where attention does it: that
-// is in "attention" too then.
+// chain gets shorter without it. input_norm is 0 where qkv norms.
 std::vector<StepBenchRow> run_step_bench(const StepBenchOptions& options,
                                          const std::function<void(const StepBenchRow&)>& on_row);
 

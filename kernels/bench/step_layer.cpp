@@ -1,8 +1,6 @@
 #include "kernels/bench/step_layer.h"
 
 #include <numeric>
-#include <sstream>
-#include <stdexcept>
 
 #include "kernels/moe/route.h"
 #include "kernels/moe/warp_decode.h"
@@ -38,32 +36,6 @@ PagedAttentionParams attention_shape(int32_t tokens, int32_t blocks_of_sequence)
 }
 
 }  // namespace
-
-StepVariant StepVariant::parse(const std::string& words) {
-  StepVariant v;
-  std::stringstream in(words);
-  for (std::string word; std::getline(in, word, '+');) {
-    if (word == "cluster") {
-      v.cluster = true;
-    } else if (word == "qkv") {
-      v.small_qkv = true;
-    } else if (word == "o") {
-      v.small_o = true;
-    } else if (word == "finish") {
-      v.finish = true;
-    } else if (word == "wait") {
-      v.down = DownSmallTrigger::kWait;
-    } else if (word == "landed") {
-      v.down = DownSmallTrigger::kLanded;
-    } else if (word == "loads") {
-      v.down = DownSmallTrigger::kLoads;
-    } else if (word != "none") {
-      throw std::invalid_argument("bench step: variant '" + words + "' has '" + word +
-                                  "', wanted none, cluster, qkv, o, finish, wait, landed or loads");
-    }
-  }
-  return v;
-}
 
 std::unique_ptr<RandomExperts> StepLayers::matrix(int32_t rows, int32_t cols, WeightFormat format,
                                                   uint64_t seed) {
@@ -129,7 +101,7 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   if (attention_workspace_.size() > 0) {
     WARPROLL_CUDA_CHECK(cudaMemset(attention_workspace_.data(), 0, attention_workspace_.size()));
   }
-  restart(max_batch, {});
+  restart(max_batch);
   // Something to read everywhere, and expert lists.
   for (size_t i = 0; i < layers; ++i) {
     input_norm(i, nullptr);
@@ -139,8 +111,9 @@ StepLayers::StepLayers(int num_layers, WeightFormat format, int32_t max_batch, i
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::set_batch(int32_t tokens, const StepVariant& variant) {
-  restart(tokens, variant);
+void StepLayers::set_batch(int32_t tokens, bool cluster) {
+  restart(tokens);
+  cluster_ = cluster;
   // What the first layer adds is the last one's.
   route(size() - 1, nullptr);
   experts(size() - 1, nullptr);
@@ -154,8 +127,8 @@ void StepLayers::refill() {
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void StepLayers::restart(int32_t tokens, const StepVariant& variant) {
-  variant_ = variant;
+void StepLayers::restart(int32_t tokens) {
+  cluster_ = false;
   tokens_ = tokens;
   left_ = {};
   swapped_ = false;
@@ -195,7 +168,7 @@ bool StepLayers::qkv_norms() const {
 }
 
 bool StepLayers::attention_finishes() const {
-  return variant_.finish && attention_can_finish(attention_shape(tokens_, blocks_of_sequence_));
+  return finish_attention_is_faster(attention_shape(tokens_, blocks_of_sequence_));
 }
 
 ResidualNorm StepLayers::take_norm(const uint16_t* addend) const {
@@ -221,15 +194,14 @@ void StepLayers::input_norm(size_t, cudaStream_t s) const {
   add_rmsnorm(p, s);
 }
 
-void StepLayers::linear(StreamLinearParams p, bool small, cudaStream_t s) const {
+void StepLayers::linear(StreamLinearParams p, cudaStream_t s) const {
   p.num_tokens = tokens_;
-  if (variant_.cluster && p.norm.hidden == nullptr &&
+  if (cluster_ && p.norm.hidden == nullptr &&
       cluster_linear_is_faster(tokens_, p.weight, p.x.values != nullptr)) {
     return cluster_linear(
         {.x = p.x, .x_bf16 = p.x_bf16, .weight = p.weight, .y = p.y, .num_tokens = p.num_tokens},
         s);
   }
-  p.small_ctas = small && stream_linear_can_be_small(p);
   stream_linear(p, s);
 }
 
@@ -242,7 +214,7 @@ void StepLayers::qkv(size_t i, cudaStream_t s) const {
   }
   p.weight = qkv_[i]->down_tiles;
   p.y = qkv_out_.data();
-  linear(p, variant_.small_qkv, s);
+  linear(p, s);
 }
 
 QkvFinishParams StepLayers::finish_params(size_t i) const {
@@ -291,7 +263,7 @@ void StepLayers::o(size_t i, cudaStream_t s) const {
   p.x_bf16 = attention_.data();
   p.weight = o_[i]->down_tiles;
   p.y = o_out_.data();
-  linear(p, variant_.small_o, s);
+  linear(p, s);
 }
 
 void StepLayers::post_norm(size_t, cudaStream_t s) const {
@@ -332,7 +304,6 @@ void StepLayers::experts(size_t i, cudaStream_t s) const {
   p.y = y_.data();
   p.num_tokens = tokens_;
   p.top_k = kExperts.top_k;
-  p.down_small_trigger = variant_.down;
   left_ = warp_decode_partials(p, s);
 }
 

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kernels/bench/random_experts.h"
@@ -16,16 +15,6 @@
 #include "kernels/step/stream_linear.h"
 
 namespace warproll {
-
-// How the ops of a layer are done; all but `cluster` have the same bits.
-struct StepVariant {
-  bool cluster = false;                     // QKV and O by cluster_linear where it is faster
-  bool small_qkv = false, small_o = false;  // stream_linear in small CTAs where it can
-  bool finish = false;                      // qkv_finish in attention where that can
-  DownSmallTrigger down = DownSmallTrigger::kProducts;
-  // Words joined by '+': none, cluster, qkv, o, finish, wait, landed, loads. Throws std::invalid_argument.
-  static StepVariant parse(const std::string& words);
-};
 
 class StepLayers {
  public:
@@ -41,10 +30,11 @@ class StepLayers {
                                                uint64_t seed);
 
   StepLayers(int num_layers, WeightFormat format, int32_t max_batch, int32_t context);
-  void set_batch(int32_t tokens, const StepVariant& variant = {});
+  // cluster: QKV and O by cluster_linear where it is faster.
+  void set_batch(int32_t tokens, bool cluster = false);
   // The same, but the first layer adds a tensor. Then a chain leaves the same bits, if refill() comes
   // before it.
-  void restart(int32_t tokens, const StepVariant& variant = {});
+  void restart(int32_t tokens);
   // The residual stream, and what is added first, are as they were made. Waits for the device.
   void refill();
   // The ops of a layer, and all layers, in order.
@@ -85,7 +75,7 @@ class StepLayers {
   [[nodiscard]] bool attention_finishes() const;
   [[nodiscard]] QkvFinishParams finish_params(size_t i) const;
   ResidualNorm take_norm(const uint16_t* addend) const;
-  void linear(StreamLinearParams p, bool small, cudaStream_t s) const;
+  void linear(StreamLinearParams p, cudaStream_t s) const;
 
   std::vector<std::unique_ptr<RandomExperts>> qkv_, o_, experts_;
   std::vector<DeviceBuffer<std::byte>> lists_memory_;
@@ -100,7 +90,7 @@ class StepLayers {
   mutable MoePartials left_;      // by the experts enqueued last
   mutable bool swapped_ = false;  // the residual stream is hidden_next_
   int32_t blocks_of_sequence_;
-  StepVariant variant_;
+  bool cluster_ = false;
 };
 
 }  // namespace warproll

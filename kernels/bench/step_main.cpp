@@ -13,13 +13,9 @@ namespace {
 constexpr const char* kUsage =
     R"(warproll-bench-step: ops of a decode step on this GPU, cold L2, CUDA graph
 
-  --ops qkv,o,lm_head,route,chain     also attention, qkv_gemm, qkv_cluster, qkv_small and so on; parts:
-                                      what each op of the chain adds
-  --variants none,qkv,qkv+wait        of chain and parts, each batch with every one: qkv, o: in small
-                        CTAs that start early; wait, landed, loads: where down_small lets the next kernel
-                        start; finish: qkv_finish in attention; cluster: cluster_linear where it is
-                        faster (other bits); none: as it was
-  --cluster             --variants cluster
+  --ops qkv,o,lm_head,route,chain     also attention, qkv_gemm, qkv_cluster and so on; parts: what each
+                                      op of the chain adds
+  --cluster             of chain and parts: cluster_linear where it is faster (other bits)
   --dtype bf16          of qkv, o and lm_head: bf16, mxfp8, fp8_block; experts are MXFP8
   --batches 1,2,4,8,16,32,64    --context 1024    --layers 8    --replays 31
 
@@ -39,15 +35,13 @@ int run(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--help" || flag == "-h") return std::fputs(kUsage, stdout), 0;
     if (flag == "--cluster") {
-      options.variants = {"cluster"};
+      options.cluster = true;
       continue;
     }
     if (i + 1 == argc) throw std::invalid_argument("option '" + flag + "' wants a value");
     const std::string value = argv[++i];
     if (flag == "--ops") {
       options.ops = split(value);
-    } else if (flag == "--variants") {
-      options.variants = split(value);
     } else if (flag == "--dtype") {
       options.dtype = value;
     } else if (flag == "--batches") {
@@ -63,9 +57,9 @@ int run(int argc, char** argv) {
       throw std::invalid_argument("unknown option '" + flag + "'; see --help");
     }
   }
-  std::printf("%-22s %5s %9s %9s %6s\n", "op", "B", "us", "floor", "ratio");
+  std::printf("%-14s %5s %9s %9s %6s\n", "op", "B", "us", "floor", "ratio");
   warproll::run_step_bench(options, [](const warproll::StepBenchRow& row) {
-    std::printf("%-22s %5d %9.2f", row.op.c_str(), row.batch, row.us);
+    std::printf("%-14s %5d %9.2f", row.op.c_str(), row.batch, row.us);
     if (row.floor_us > 0) std::printf(" %9.2f %6.2f", row.floor_us, row.us / row.floor_us);
     std::puts("");
     std::fflush(stdout);

@@ -25,7 +25,6 @@ struct DownSmallParams {
   __nv_bfloat16* y;   // [T, H]
   float* y_f32;       // instead of y, or null
   int num_tokens, top_k, hidden_size, max_blocks;
-  DownSmallTrigger trigger;
 };
 
 template <TileFormat kFormat>
@@ -112,17 +111,11 @@ __global__ void __maxnreg__(kDownSmallRegisters)
   };
   const bool loads = warp % 2 == 0 && lane == 0;
   if (loads && slot < num_blocks) load(slot);
-  const bool at_once = num_blocks <= kRecords;
-  if (at_once && p.trigger == DownSmallTrigger::kLoads) {
-    if (loads) ptx::allow_next_kernel();
-  } else if (at_once && p.trigger == DownSmallTrigger::kLanded && me == 32) {  // it loads nothing
-    for (int i = 0; i < num_blocks; ++i) ptx::mbarrier_wait(ptx::shared_address(barriers + i), 0);
-    ptx::allow_next_kernel();
-  }
   const float my_weight = me < num_pairs ? p.lists.pair_weights[me] : 0.0f;
   const int my_pair = me < num_pairs ? p.lists.pairs[me] : 0;
   ptx::wait_for_previous_kernel();
-  if (at_once && p.trigger == DownSmallTrigger::kWait) ptx::allow_next_kernel();
+  // Its first loads come behind ours, if ours are all under way.
+  if (num_blocks <= kRecords) ptx::allow_next_kernel();
   constexpr int kGranules = L::kRowBytes / 16;  // of an h row
   for (int i = me; i < num_pairs * kGranules; i += kThreads) {
     const uint4 v = reinterpret_cast<const uint4*>(p.h)[i];
@@ -195,8 +188,7 @@ void launch(const WarpDecodeParams& p, cudaStream_t stream) {
                                                          .num_tokens = p.num_tokens,
                                                          .top_k = p.top_k,
                                                          .hidden_size = p.gate_up.cols,
-                                                         .max_blocks = max_blocks,
-                                                         .trigger = p.down_small_trigger});
+                                                         .max_blocks = max_blocks});
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct alignas(16) Shared {
   int ids[kTokens * kMaxTopK];
   float weights[kTokens * kMaxTopK];
   ListScratch lists;
+  bool built;  // the lists, by build_lists_of_one
   uint64_t arrived;
 };
 
@@ -38,10 +39,15 @@ __device__ __forceinline__ void multiply(float (&sum)[4], uint4 a, uint4 b, uint
   ptx::mma_16816_bf16(sum, a.z, b.z, a.w, b.w, v.z, v.w);
 }
 
-// The lists of one token that chose freely, by the warp that has its choice: its experts are different
-// ones, so every block is one pair.
-__device__ __forceinline__ void build_lists_of_one(const RouteParams& p, const Chosen& chosen) {
+// The lists of one token by the warp that has its choice, if its experts are different ones of the model,
+// as they are unless they were given: then every block is one pair.
+__device__ __forceinline__ bool build_lists_of_one(const RouteParams& p, const Chosen& chosen) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (p.given_ids != nullptr) {
+    const int id = lane < p.top_k ? chosen.id : -1 - lane;  // the other lanes' differ too
+    const bool valid = lane >= p.top_k || (id >= 0 && id < p.num_experts);
+    if (!__all_sync(~0u, valid && __popc(__match_any_sync(~0u, id)) == 1)) return false;
+  }
   int place = 0;  // among the experts
   for (int k = 0; k < p.top_k; ++k) place += __shfl_sync(~0u, chosen.id, k) < chosen.id;
   if (lane < p.top_k) {
@@ -60,27 +66,32 @@ __device__ __forceinline__ void build_lists_of_one(const RouteParams& p, const C
                        .next_gate_up = 0,
                        .next_down = 0};
   }
+  return true;
 }
 
 // Ids and weights of this cluster's tokens, and the lists if it is the last. The cluster's first CTA.
 __device__ __forceinline__ void choose(const RouteParams& p, Shared& s, int first, int tokens) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned clusters = gridDim.y;
-  const bool one = p.num_tokens == 1 && p.given_ids == nullptr;
+  const bool one = p.num_tokens == 1;
   if (warp < tokens) {
     const Chosen chosen =
         top_k_of_token<kMaxCluster * kExperts / 32>(p, s.logits[warp], first + warp);
     store_chosen(p, first + warp, chosen);
-    if (one) build_lists_of_one(p, chosen);
+    if (one) {
+      const bool built = build_lists_of_one(p, chosen);
+      if (lane == 0) s.built = built;
+    }
     if (lane < p.top_k) {
       s.ids[warp * p.top_k + lane] = chosen.id;
       s.weights[warp * p.top_k + lane] = chosen.weight;
     }
   }
-  if (one) return;
+  if (one && p.given_ids == nullptr) return;
   const bool alone = clusters == 1;
   if (!alone && !is_last_cta(p.lists.finished_ctas, clusters)) return;
   if (alone) __syncthreads();
+  if (one && s.built) return;
   build_lists<kThreads>({.topk_ids = alone ? s.ids : p.topk_ids,
                          .topk_weights = alone ? s.weights : p.topk_weights,
                          .lists = p.lists,

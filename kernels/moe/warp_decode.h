@@ -44,11 +44,6 @@ struct ConvertActivationsParams {
 };
 void convert_activations(const ConvertActivationsParams& params, cudaStream_t stream);
 
-// When a CTA of down_small lets the next kernel start, if it takes all its records at once (else
-// kProducts): behind a warp's products; when h is there; when its records have landed; when they are
-// asked for. What starts early must not read what gate_up or down_small write before its wait.
-enum class DownSmallTrigger { kProducts, kWait, kLanded, kLoads };
-
 struct WarpDecodeParams {
   TileActivations x;          // [T, H]
   ExpertLists lists;          // of T * K pairs
@@ -60,7 +55,6 @@ struct WarpDecodeParams {
   float* y_f32 = nullptr;  // [T, H], written instead of y when not null: the sums before rounding
   int32_t num_tokens = 0;  // T, 0 .. kMaxWarpDecodeTokens; 0 is a no-op
   int32_t top_k = 0;       // K, 1 .. 16
-  DownSmallTrigger down_small_trigger = DownSmallTrigger::kProducts;
 };
 inline constexpr int32_t kMaxWarpDecodeTokens = 1024;
 void warp_decode(const WarpDecodeParams& params, cudaStream_t stream);

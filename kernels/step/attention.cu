@@ -298,6 +298,11 @@ bool attention_can_finish(const PagedAttentionParams& params) {
          });
 }
 
+bool finish_attention_is_faster(const PagedAttentionParams& params) {
+  constexpr int32_t kMaxSequences = 2;
+  return params.num_sequences <= kMaxSequences && attention_can_finish(params);
+}
+
 void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
                       cudaStream_t stream) {
   attention::check_shapes(params);

@@ -79,6 +79,8 @@ void paged_attention(const PagedAttentionParams& params, cudaStream_t stream);
 // invalid for qkv_finish, out is written if it is not negative. Both params name the same positions, caches
 // and shapes. A slot that a token of the launch writes is in no other sequence's context.
 [[nodiscard]] bool attention_can_finish(const PagedAttentionParams& params);
+// For one and two sequences it is (docs/benchmarks/step.md).
+[[nodiscard]] bool finish_attention_is_faster(const PagedAttentionParams& params);
 void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams& params,
                       cudaStream_t stream);
 // Of B, heads, D, P and bt. Grows with B * P; 0 where P * bt <= kAttentionSplit.

@@ -12,11 +12,6 @@ bool stream_linear_can_norm(int32_t num_tokens, const TileMatrix& weight) {
   return num_tokens <= stream_linear_detail::kMaxNormTokens && weight.cols == kResidualNormHidden;
 }
 
-bool stream_linear_can_be_small(const StreamLinearParams& p) {
-  return p.num_tokens >= 1 && p.num_tokens <= stream_linear_detail::kMaxSmallTokens &&
-         p.weight.cols == (p.x_bf16 == nullptr ? 2048 : 4096);
-}
-
 void stream_linear(const StreamLinearParams& p, cudaStream_t stream) {
   constexpr int32_t kMaxTokens = 8192;
   check_argument(
@@ -44,12 +39,6 @@ void stream_linear(const StreamLinearParams& p, cudaStream_t stream) {
            std::to_string(p.weight.cols) + " columns, wanted T up to " +
            std::to_string(stream_linear_detail::kMaxNormTokens) + ", columns " +
            std::to_string(kResidualNormHidden);
-  });
-  check_argument(!p.small_ctas || stream_linear_can_be_small(p), [&] {
-    return "stream linear: small CTAs for T " + std::to_string(p.num_tokens) + " over " +
-           std::to_string(p.weight.cols) + " columns of " +
-           (p.x_bf16 == nullptr ? "tiles" : "BF16 rows") +
-           ", wanted T up to 8, columns 2048 of tiles or norms or 4096 of BF16 rows";
   });
   if (norm) check_residual_norm(p.norm, "stream linear");
   check_argument(p.weight.data != nullptr && (p.y != nullptr || p.y_f32 != nullptr),

@@ -9,7 +9,6 @@
 #include "kernels/step/stream_linear_finish.cuh"
 #include "kernels/step/stream_linear_multiply.cuh"
 #include "kernels/step/stream_linear_norm.cuh"
-#include "kernels/step/stream_linear_small.cuh"
 
 namespace warproll::stream_linear_detail {
 
@@ -29,7 +28,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   } else {
     if constexpr (S::kNorm) {
       if (warp < S::kWarps) {
-        const NormProlog<kMaxNormTokens> norm(p);
+        const NormProlog norm(p);
         ptx::wait_for_previous_kernel();
         norm.run(*shared.norm);
       }
@@ -129,7 +128,6 @@ void launch_shape(const StreamLinearParams& p, cudaStream_t stream) {
 
 template <TileFormat kFormat>
 void launch_format(const StreamLinearParams& p, cudaStream_t stream) {
-  if (p.small_ctas) return launch_small_format<kFormat>(p, stream);
   if (p.x_bf16 == nullptr) return launch_shape<kFormat, false>(p, stream);
   launch_shape<kFormat, true>(p, stream);
 }

@@ -20,10 +20,6 @@
 // go in groups of up to 64, and W is read again for every group when an SM's share of it does not fit
 // its shared memory. step_linear (linear.h) has other bits; it is faster for lm_head from about 40 tokens
 // on, for QKV and O above 256 (docs/benchmarks/step.md).
-//
-// small_ctas: a CTA for each 16 outputs, of 2048 columns, or two CTAs, small enough that three fit an SM:
-// so some start, and have their part of W under way, while the previous kernel's CTAs still have theirs.
-// Where stream_linear_can_be_small; as many as the GPU does not hold at once come in waves. The same bits.
 // One kernel; no host synchronisation, no allocation; can be captured. Tolerance to F64:
 // 2e-6 * sum |w x|, and y's rounding.
 // Thread: any, one stream. Errors: std::invalid_argument, CudaError.
@@ -46,10 +42,7 @@ struct StreamLinearParams {
   uint16_t* y = nullptr;             // BF16 [T, rows], 8-byte aligned
   float* y_f32 = nullptr;  // [T, rows], 16-byte aligned; written instead of y when not null
   int32_t num_tokens = 0;  // T, 0 .. 8192; 0 is a no-op
-  bool small_ctas = false;
 };
-// T 1 .. 8; 2048 columns of tiles or norms, or 4096 of BF16 rows.
-[[nodiscard]] bool stream_linear_can_be_small(const StreamLinearParams& params);
 [[nodiscard]] bool stream_linear_can_norm(int32_t num_tokens, const TileMatrix& weight);
 void stream_linear(const StreamLinearParams& params, cudaStream_t stream);
 

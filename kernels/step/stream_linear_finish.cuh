@@ -2,30 +2,8 @@
 #pragma once
 
 #include "kernels/step/stream_linear_shared.cuh"
-#include "kernels/step/vectors.cuh"
 
 namespace warproll::stream_linear_detail {
-
-__device__ __forceinline__ float4 add(float4 a, float4 b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
-// Rows 4i .. 4i + 3 of a tile, i = lane % 4, of a token: the sums, the rows' scales (four BF16), x's scale.
-__device__ __forceinline__ void store_rows(const Params& p, int tile, int token, float4 v,
-                                           uint2 row_scales, float scale) {
-  // Powers of two: exact.
-  const float4 y = make_float4(v.x * (__uint_as_float(row_scales.x << 16) * scale),
-                               v.y * (__uint_as_float(row_scales.x & 0xffff0000u) * scale),
-                               v.z * (__uint_as_float(row_scales.y << 16) * scale),
-                               v.w * (__uint_as_float(row_scales.y & 0xffff0000u) * scale));
-  const int64_t tiles = static_cast<int64_t>(token) * p.weight.num_tiles + tile;
-  const int64_t at = tiles * (kTileRows / 4) + static_cast<int>(threadIdx.x) % 4;
-  if (p.y_f32 != nullptr) {
-    reinterpret_cast<float4*>(p.y_f32)[at] = y;
-  } else {
-    reinterpret_cast<uint2*>(p.y)[at] = step::float4_to_bf16(y);
-  }
-}
 
 // Adds the chains of every tile in order and stores the outputs, a token tile at a time: a lane has
 // four rows of one token. In a cluster a CTA has the sums of its part of the columns. An equal share of
@@ -156,8 +134,26 @@ class Finisher {
     kept_tile_ = -1;
   }
 
+  static __device__ __forceinline__ float4 add(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
   __device__ __forceinline__ void store(int tile, int i, float4 v, uint2 row_scales) const {
-    if (token_[i] < p_.num_tokens) store_rows(p_, tile, token_[i], v, row_scales, scale_[i]);
+    if (token_[i] >= p_.num_tokens) return;
+    // Powers of two: exact.
+    v.x *= __uint_as_float(row_scales.x << 16) * scale_[i];
+    v.y *= __uint_as_float(row_scales.x & 0xffff0000u) * scale_[i];
+    v.z *= __uint_as_float(row_scales.y << 16) * scale_[i];
+    v.w *= __uint_as_float(row_scales.y & 0xffff0000u) * scale_[i];
+    const int64_t at = static_cast<int64_t>(token_[i]) * p_.weight.num_tiles * kTileRows +
+                       tile * kTileRows + lane_ % 4 * 4;
+    if (p_.y_f32 != nullptr) {
+      *reinterpret_cast<float4*>(p_.y_f32 + at) = v;
+    } else {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
+      const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
+      *reinterpret_cast<uint2*>(p_.y + at) = make_uint2(*reinterpret_cast<const uint32_t*>(&low),
+                                                        *reinterpret_cast<const uint32_t*>(&high));
+    }
   }
 
   const Params& p_;

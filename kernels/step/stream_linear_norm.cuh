@@ -7,9 +7,7 @@
 
 namespace warproll::stream_linear_detail {
 
-// As many threads as a CTA of add_rmsnorm has take a token, and do what that one does. kAtOnce: so many
-// tokens have threads of their own; the others come after them.
-template <int kAtOnce>
+// As many threads as a CTA of add_rmsnorm has take a token, and do what that one does.
 class NormProlog {
  public:
   // Before the previous kernel has ended.
@@ -18,54 +16,37 @@ class NormProlog {
   }
 
   __device__ __forceinline__ void run(NormRows& shared) const {
-    typename Thread::Loaded loaded[kTurns];
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      if (token_of(i) < p_.num_tokens) loaded[i] = Thread::load(p_.norm, token_of(i), me_);
-    }
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      if (token_of(i) < p_.num_tokens) normalise(shared, token_of(i), loaded[i]);
-    }
-    ptx::sync_threads(kAll, kAtOnce * Thread::kThreads);
+    if (token_ < p_.num_tokens) normalise(shared);
+    ptx::sync_threads(kAll, kMaxNormTokens * Thread::kThreads);
   }
 
  private:
   using Thread = step::NormThread;
-  static constexpr int kTurns = kMaxNormTokens / kAtOnce;
-  // Barriers: of a token's threads, and of all; known here where they are the same. A kernel whose barriers
-  // are not takes all sixteen.
-  static constexpr bool kSame = kAtOnce == 1;
-  static constexpr int kAll = kSame ? 0 : 1 + kMaxNormTokens;
-  static __device__ __forceinline__ void sync_token(int token) {
-    ptx::sync_threads(kSame ? kAll : 1 + token, Thread::kThreads);
-  }
+  static constexpr int kAll = 1 + kMaxNormTokens;  // barriers; a token's is 1 + token
 
-  __device__ __forceinline__ int token_of(int turn) const { return turn * kAtOnce + first_token_; }
-
-  __device__ __forceinline__ void normalise(NormRows& shared, int token,
-                                            const typename Thread::Loaded& loaded) const {
+  __device__ __forceinline__ void normalise(NormRows& shared) const {
     const int warp = me_ / 32;
     uint2 x[Thread::kGranules];
-    const float squares = step::sum_of_warp(Thread::add(p_.norm, loaded, x));
-    if (me_ % 32 == 0) shared.sums[token][warp] = squares;
-    sync_token(token);
+    const float squares =
+        step::sum_of_warp(Thread::add(p_.norm, Thread::load(p_.norm, token_, me_), x));
+    if (me_ % 32 == 0) shared.sums[token_][warp] = squares;
+    ptx::sync_threads(1 + token_, Thread::kThreads);
     if (blockIdx.x == 0 && p_.norm.hidden_out != nullptr)
-      Thread::store(p_.norm.hidden_out, token, me_, x);
-    thread_.normalise(p_.norm, shared.sums[token], x);
+      Thread::store(p_.norm.hidden_out, token_, me_, x);
+    thread_.normalise(p_.norm, shared.sums[token_], x);
     float largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < Thread::kGranules; ++i)
       largest = fmaxf(largest, step::largest_of_granule(x[i]));
     largest = step::max_of_warp(largest);
-    if (me_ % 32 == 0) shared.largest[token][warp] = largest;
-    sync_token(token);
+    if (me_ % 32 == 0) shared.largest[token_][warp] = largest;
+    ptx::sync_threads(1 + token_, Thread::kThreads);
 #pragma unroll
-    for (int w = 0; w < Thread::kWarps; ++w) largest = fmaxf(largest, shared.largest[token][w]);
+    for (int w = 0; w < Thread::kWarps; ++w) largest = fmaxf(largest, shared.largest[token_][w]);
     const float scale = moe::activation_scale(largest);
     const float inverse = 1.0f / scale;
-    if (me_ == 0) shared.scales[token] = scale;
-    auto* row = reinterpret_cast<uint16_t*>(shared.rows[token]);
+    if (me_ == 0) shared.scales[token_] = scale;
+    auto* row = reinterpret_cast<uint16_t*>(shared.rows[token_]);
 #pragma unroll
     for (int i = 0; i < Thread::kGranules; ++i)
       step::store_tile_granule(row, Thread::column(me_, i), x[i], inverse);
@@ -73,7 +54,7 @@ class NormProlog {
 
   const Params& p_;
   const int me_ = static_cast<int>(threadIdx.x) % Thread::kThreads;
-  const int first_token_ = kSame ? 0 : static_cast<int>(threadIdx.x) / Thread::kThreads;
+  const int token_ = static_cast<int>(threadIdx.x) / Thread::kThreads;
   Thread thread_;
 };
 

@@ -18,7 +18,6 @@ inline constexpr int kMaxStages = 12;
 inline constexpr int kTileFloats = 20;  // of a token in a slot: sixteen rows, padded for the banks
 inline constexpr int kSlots = 2;        // tiles between the multiplying and the finishing warps
 inline constexpr int kMaxNormTokens = 2;
-inline constexpr int kMaxSmallTokens = 8;  // of stream_linear_small.cuh
 
 // The norms that are x, as F16 in tile order with a scale a token.
 struct alignas(16) NormRows {

@@ -49,21 +49,36 @@ struct DecodeRow {
   double ms_per_step = 0;
   double prefill_tokens_per_s = 0;
   double distinct_experts = 0;
+  double context_tokens = 0;  // of all sequences, on the average of the timed steps
 };
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Of a step: so many that prompts are prefilled beside a batch of decodes.
+int32_t step_tokens(const DecodeCase& what, const Options& options) {
+  return std::max(options.max_batch_tokens, 2 * what.batch);
+}
+
+// More than are timed: prompts that are prefilled first decode while the others are, and none may end
+// before all have had their timed steps together.
+int32_t tokens_of_each(const DecodeCase& what, const Options& options) {
+  const int64_t prompts = int64_t{what.batch} * what.context;
+  const int64_t prefilled = step_tokens(what, options) - what.batch;  // by a step, at least
+  return static_cast<int32_t>((prompts + prefilled - 1) / prefilled) + kWarmUpSteps +
+         options.tokens + 2;
+}
+
 Result<std::unique_ptr<EngineCore>> make_engine(const WeightSetPtr& weights, const DecodeCase& what,
                                                 const Options& options, const ModelRunner& runner,
                                                 const std::shared_ptr<RouteCount>& routes,
                                                 std::function<std::vector<OpTime>()>& op_times) {
-  const int32_t tokens = options.tokens + kWarmUpSteps + 1;
+  const int32_t tokens = tokens_of_each(what, options);
   EngineParts parts;
   parts.config.max_running_sequences = what.batch;
   parts.config.max_queued_requests = what.batch;
-  parts.config.max_batch_tokens = std::max(options.max_batch_tokens, what.batch);
+  parts.config.max_batch_tokens = step_tokens(what, options);
   parts.config.prefill_chunk_tokens = parts.config.max_batch_tokens;
   parts.config.max_context_tokens = what.context + tokens;
   parts.config.block_tokens = options.block_tokens;
@@ -107,16 +122,22 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
   if (take_op_times) static_cast<void>(take_op_times());
   const EngineStats before = engine->stats();
   start = Clock::now();
-  while (engine->num_live() > 0) {
+  for (int32_t i = 0; i < options.tokens; ++i) {
     if (stop.wait_until(Clock::now())) return aborted("stopped by a signal");
     engine->step(Clock::now());
   }
   const double seconds = seconds_since(start);
-  const EngineStats after = engine->stats();
-  row.tokens_per_s = static_cast<double>(after.sampled_tokens - before.sampled_tokens) / seconds;
-  row.ms_per_step = 1000 * seconds / static_cast<double>(after.num_steps - before.num_steps);
+  const uint64_t tokens = engine->stats().sampled_tokens - before.sampled_tokens;
+  if (tokens != all * static_cast<uint64_t>(options.tokens))
+    return internal_error("bench decode: a timed step had not all sequences");
+  row.tokens_per_s = static_cast<double>(tokens) / seconds;
+  row.ms_per_step = 1000 * seconds / options.tokens;
+  row.context_tokens = static_cast<double>(all) * what.context +
+                       static_cast<double>(before.sampled_tokens) +
+                       static_cast<double>(tokens) / 2;
   row.distinct_experts = routes->mean();
   if (take_op_times) row.ops = take_op_times();
+  while (engine->num_live() > 0) engine->step(Clock::now());
   return row;
 }
 
@@ -145,10 +166,8 @@ void report(const Options& options, const ModelDevice& device, const WeightSet& 
                                     format_number(row.prefill_tokens_per_s, 0)};
   if (weights.device != nullptr) {
     const DecodeBytes bytes = decode_bytes(weights);
-    // Half of the timed tokens are in the cache on the average.
-    const double context = what.batch * (what.context + kWarmUpSteps + options.tokens / 2.0);
     const double floor = floor_seconds(bytes, row.distinct_experts);
-    const double with_kv = floor_seconds_with_kv(bytes, row.distinct_experts, context);
+    const double with_kv = floor_seconds_with_kv(bytes, row.distinct_experts, row.context_tokens);
     const double seconds = row.ms_per_step / 1000;
     json["distinct_experts"] = row.distinct_experts;
     json["floor_tokens_per_s"] = what.batch / floor;
@@ -197,13 +216,15 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
       path_weights = std::move(with_rows);
     }
     for (const int32_t prompt : options.contexts) {
-      if (prompt + options.tokens + kWarmUpSteps + 1 > weights->config.max_position_embeddings) {
-        return invalid_argument("--context " + std::to_string(prompt) + " and --tokens " +
-                                std::to_string(options.tokens) + " exceed the model's " +
-                                std::to_string(weights->config.max_position_embeddings) +
-                                " positions");
-      }
       for (const int32_t batch : options.batches) {
+        const int64_t tokens = int64_t{prompt} + tokens_of_each({batch, prompt}, options);
+        if (tokens > weights->config.max_position_embeddings) {
+          return invalid_argument("--context " + std::to_string(prompt) + " and --tokens " +
+                                  std::to_string(options.tokens) + " of " + std::to_string(batch) +
+                                  " sequences are " + std::to_string(tokens) +
+                                  " positions, wanted at most the model's " +
+                                  std::to_string(weights->config.max_position_embeddings));
+        }
         for (const bool uniform : routings) {
           const DecodeCase what{batch, prompt, uniform};
           WARPROLL_TRY_ASSIGN(

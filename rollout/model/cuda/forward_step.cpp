@@ -166,7 +166,7 @@ void DeviceForward::Step::attention(const DeviceLayerWeights& w, int32_t layer,
       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
       .indices_are_older = true,
       .past_is_older = true};
-  if (attention_can_finish(attend)) {
+  if (finish_attention_is_faster(attend)) {
     finish_attention(finish, attend, stream_);
   } else {
     qkv_finish(finish, stream_);

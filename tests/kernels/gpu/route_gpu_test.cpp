@@ -200,6 +200,48 @@ TEST(RouteGpu, GivenExpertsGetThisRoutersWeights) {
   expect_lists(r, s);
 }
 
+// A token alone has its lists from the warp that chose, unless what was given is no set of experts.
+TEST(RouteGpu, OneTokensGivenExpertsHaveTheListsThatBuildExpertListsMakes) {
+  SKIP_WITHOUT_GPU();
+  const Shape s{256, 60, 6};
+  std::mt19937 rng(46);
+  const auto weight = normal_bf16(60 * 256, 0.05f, rng);
+  const auto x = normal_bf16(256, 1.0f, rng);
+  for (const std::vector<int32_t>& given :
+       {std::vector<int32_t>{7, 3, 59, 0, 12, 4}, {7, 3, 7, 0, 12, 4}, {5, 5, 5, 5, 5, 5},
+        {7, 3, -1, 0, 12, 4}, {7, 3, 60, 0, 2'000'000'000, 4}, {-1, -1, -1, -1, -1, -1}}) {
+    SCOPED_TRACE(::testing::PrintToString(given));
+    const Routed r = run(s, x, weight, &given);
+    DeviceBuffer<int32_t> ids(given);
+    DeviceBuffer<float> weights(r.weights);
+    DeviceBuffer<std::byte> memory(expert_lists_bytes(6, 60));
+    const ExpertLists lists = expert_lists_at(memory.data(), 6, 60);
+    build_expert_lists({ids.data(), weights.data(), lists, 1, 60, 6}, nullptr);
+    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+    const auto want = from_device<ExpertListCounts>(lists.counts, 1)[0];
+    EXPECT_EQ(r.counts.num_pairs, want.num_pairs);
+    EXPECT_EQ(r.counts.num_active, want.num_active);
+    EXPECT_EQ(r.counts.num_invalid, want.num_invalid);
+    ASSERT_EQ(r.counts.num_blocks, want.num_blocks);
+    ASSERT_EQ(r.counts.num_large_blocks, want.num_large_blocks);
+    EXPECT_EQ(r.pair_weights, from_device<float>(lists.pair_weights, 6));
+    const auto blocks = from_device<ExpertBlock>(lists.blocks, r.blocks.size());
+    auto pairs = from_device<int32_t>(lists.pairs, 6);
+    auto got_pairs = r.pairs;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      EXPECT_EQ(r.blocks[i].expert, blocks[i].expert);
+      ASSERT_EQ(r.blocks[i].first, blocks[i].first);
+      ASSERT_EQ(r.blocks[i].count, blocks[i].count);
+      const auto sorted = [&](std::vector<int32_t>& p) {  // their order in a block is left to chance
+        const auto begin = p.begin() + blocks[i].first, end = begin + blocks[i].count;
+        std::sort(begin, end);
+        return std::vector<int32_t>(begin, end);
+      };
+      EXPECT_EQ(sorted(got_pairs), sorted(pairs));
+    }
+  }
+}
+
 TEST(RouteGpu, ATokensBitsDoNotDependOnItsBatch) {
   SKIP_WITHOUT_GPU();
   const Shape s{2048, 128, 8};

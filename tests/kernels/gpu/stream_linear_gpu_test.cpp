@@ -15,7 +15,7 @@ constexpr int kCanaries = 32;
 
 // y before rounding, NaN-poisoned before, with canaries around it. bf16: x as it is, not as tiles.
 std::vector<float> run(const TileMatrix& weight, const std::vector<uint16_t>& x, bool bf16,
-                       bool small = false) {
+                       cudaStream_t stream = nullptr) {
   const auto cols = static_cast<size_t>(weight.cols);
   const size_t tokens = x.size() / cols;
   const size_t count = tokens * static_cast<size_t>(weight.num_tiles) * kTileRows;
@@ -35,8 +35,7 @@ std::vector<float> run(const TileMatrix& weight, const std::vector<uint16_t>& x,
   p.weight = weight;
   p.y_f32 = y.data() + kCanaries;
   p.num_tokens = static_cast<int32_t>(tokens);
-  p.small_ctas = small;
-  stream_linear(p, nullptr);
+  stream_linear(p, stream);
   WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
   const std::vector<float> all = y.to_host();
   for (size_t i = 0; i < kCanaries; ++i) {
@@ -110,51 +109,14 @@ TEST(StreamLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
   }
 }
 
-TEST(StreamLinearGpu, SmallCtasHaveTheSameBits) {
+TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
   SKIP_WITHOUT_GPU();
-  // Two tiles, fewer tiles than SMs, QKV, more than the GPU holds at once.
-  for (const int32_t rows : {32, 2048, 5120, 16416}) {
-    for (const WeightFormat format : kFormats) {
-      for (const bool bf16 : {false, true}) {
-        const int32_t cols = bf16 ? 4096 : 2048;
-        const RandomExperts experts({rows, cols, 1, 1}, format, 70, /*keep_rows=*/false);
-        for (const float sigma : {1.0f, 3e6f}) {
-          for (const int32_t tokens : {1, 2, 3, 7, 8}) {
-            const auto x = random_x(tokens, cols, 71, sigma);
-            const auto want = run(experts.down_tiles, x, bf16);
-            const auto got = run(experts.down_tiles, x, bf16, /*small=*/true);
-            ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * 4), 0)
-                << tokens << " tokens, " << rows << " x " << cols << ", format " << int(format)
-                << ", sigma " << sigma;
-          }
-        }
-      }
-    }
-  }
-}
-
-// A chain of projections in a graph, each started before the last has ended; 100 replays.
-void replay_a_graph_of_many(bool small) {
   const RandomExperts up({4096, 2048, 1, 1}, WeightFormat::kBf16, 67, false);
   const RandomExperts down({2048, 4096, 1, 1}, WeightFormat::kMxfp8, 68, false);
   for (const int32_t tokens : {1, 8, 20, 64, 100}) {
-    if (small && tokens > 8) break;
-    expect_equal_replays<StreamLinearParams>(
-        up.down_tiles, down.down_tiles, random_x(tokens, 2048, 69), tokens,
-        small ? [](const StreamLinearParams& p, cudaStream_t s) {
-          StreamLinearParams in_small = p;
-          in_small.small_ctas = true;
-          stream_linear(in_small, s);
-        } : stream_linear);
+    expect_equal_replays<StreamLinearParams>(up.down_tiles, down.down_tiles,
+                                             random_x(tokens, 2048, 69), tokens, stream_linear);
   }
-}
-TEST(StreamLinearGpu, AGraphOfManyGivesTheSameBitsEveryTime) {
-  SKIP_WITHOUT_GPU();
-  replay_a_graph_of_many(/*small=*/false);
-}
-TEST(StreamLinearGpu, AGraphOfManyInSmallCtasGivesTheSameBitsEveryTime) {
-  SKIP_WITHOUT_GPU();
-  replay_a_graph_of_many(/*small=*/true);
 }
 
 TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
@@ -174,14 +136,6 @@ TEST(StreamLinearGpu, WhatItCannotDoIsNamed) {
   EXPECT_NE(message(p).find("wanted one of x with its scales, x_bf16 and norm"), std::string::npos);
   p.num_tokens = 0;
   EXPECT_EQ(message(p), "nothing thrown");
-  // Never read.
-  p.x = {reinterpret_cast<uint16_t*>(uintptr_t{256}), reinterpret_cast<float*>(uintptr_t{256})};
-  p.small_ctas = true;
-  p.num_tokens = 1;  // of 64 columns
-  EXPECT_NE(message(p).find("small CTAs for T 1 over 64 columns of tiles"), std::string::npos);
-  p.weight.cols = 2048;
-  p.num_tokens = 9;
-  EXPECT_NE(message(p).find("small CTAs for T 9"), std::string::npos);
 }
 
 }  // namespace
