@@ -45,8 +45,9 @@ __device__ __forceinline__ bool build_lists_of_one(const RouteParams& p, const C
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (p.given_ids != nullptr) {
     const int id = lane < p.top_k ? chosen.id : -1 - lane;  // the other lanes' differ too
+    const bool alone = __popc(__match_any_sync(~0u, id)) == 1;
     const bool valid = lane >= p.top_k || (id >= 0 && id < p.num_experts);
-    if (!__all_sync(~0u, valid && __popc(__match_any_sync(~0u, id)) == 1)) return false;
+    if (!__all_sync(~0u, alone && valid)) return false;
   }
   int place = 0;  // among the experts
   for (int k = 0; k < p.top_k; ++k) place += __shfl_sync(~0u, chosen.id, k) < chosen.id;

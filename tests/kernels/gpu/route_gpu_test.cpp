@@ -209,7 +209,7 @@ TEST(RouteGpu, OneTokensGivenExpertsHaveTheListsThatBuildExpertListsMakes) {
   const auto x = normal_bf16(256, 1.0f, rng);
   for (const std::vector<int32_t>& given :
        {std::vector<int32_t>{7, 3, 59, 0, 12, 4}, {7, 3, 7, 0, 12, 4}, {5, 5, 5, 5, 5, 5},
-        {7, 3, -1, 0, 12, 4}, {7, 3, 60, 0, 2'000'000'000, 4}, {-1, -1, -1, -1, -1, -1}}) {
+        {7, 3, -1, 0, 12, 4}, {7, 3, 60, 0, 2'000'000'000, 4}, {-1, -1, 8, -1, -1, -1}}) {
     SCOPED_TRACE(::testing::PrintToString(given));
     const Routed r = run(s, x, weight, &given);
     DeviceBuffer<int32_t> ids(given);
