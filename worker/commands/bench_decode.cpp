@@ -202,6 +202,7 @@ Status run_cases(const Options& options, CommandContext& context, Table& table,
                  nlohmann::ordered_json& rows) {
   WARPROLL_TRY_ASSIGN(routings, routings_of(options));
   WARPROLL_TRY_ASSIGN(device, open_model_device(options.device));
+  WARPROLL_TRY(check_step_tokens(device, options.max_batch_tokens, "--max-batch-tokens"));
   WARPROLL_TRY_ASSIGN(weights,
                       options.checkpoint.empty()
                           ? load_random_weight_set(options.random, device)

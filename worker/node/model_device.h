@@ -47,6 +47,9 @@ struct ModelDevice {
 // kInvalidArgument names the key; kFailedPrecondition says why there is no such GPU.
 Result<ModelDevice> open_model_device(const ModelDeviceOptions& options);
 
+// Whether a step may have so many tokens. kInvalidArgument names `option`.
+Status check_step_tokens(const ModelDevice& device, int64_t tokens, std::string_view option);
+
 // Of a GPU: its arenas are in host memory from here on, and this much on the device serves.
 Status stage_on_host(ModelDevice& device, uint64_t arena_bytes);
 // A step under the weights of `staged` reads this memory; with a serving arena, after serve_from().

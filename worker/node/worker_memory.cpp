@@ -10,9 +10,6 @@ namespace {
 constexpr int32_t kMaxBlocks = 1 << 30;
 // Fewer could not take in what a broadcast brings (docs/decisions.md, 86).
 constexpr int64_t kLeastFillSms = 6;
-// Of the kernels: tokens of a step, and of one whose experts all take warp decode.
-constexpr int64_t kMaxStepTokens = 8192;
-constexpr int64_t kMaxInvariantTokens = 1024;
 
 int64_t kv_block_bytes(const ModelConfig& model, int64_t block_tokens, int32_t value_bytes) {
   return int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads * model.head_dim *
@@ -108,13 +105,7 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
         std::min<uint64_t>(wanted / static_cast<uint64_t>(block_bytes), kMaxBlocks));
     return plan;
   }
-  const int64_t most_tokens = device.batch_invariant ? kMaxInvariantTokens : kMaxStepTokens;
-  if (config.engine.max_batch_tokens > most_tokens) {
-    return invalid_argument("engine.max_batch_tokens is " +
-                            std::to_string(config.engine.max_batch_tokens) + ", a GPU takes " +
-                            std::to_string(most_tokens) + " at most" +
-                            (device.batch_invariant ? " with engine.batch_invariant" : ""));
-  }
+  WARPROLL_TRY(check_step_tokens(device, config.engine.max_batch_tokens, "engine.max_batch_tokens"));
   const LayoutFunction layout_of =
       make_layout_function(config.model.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
   const Result<ArenaLayout> layout = layout_of(start->files, start->tensors);
