@@ -65,8 +65,9 @@ int32_t step_tokens(const DecodeCase& what, const Options& options) {
 // before all have had their timed steps together.
 int32_t tokens_of_each(const DecodeCase& what, const Options& options) {
   const int64_t prompts = int64_t{what.batch} * what.context;
-  const int64_t prefilled = step_tokens(what, options) - what.batch;  // by a step, at least
-  return static_cast<int32_t>((prompts + prefilled - 1) / prefilled) + kWarmUpSteps +
+  // By a step, unless what is left over does not fill a block: half of it is certain.
+  const int64_t prefilled = step_tokens(what, options) - what.batch;
+  return static_cast<int32_t>(2 * (prompts + prefilled - 1) / prefilled) + kWarmUpSteps +
          options.tokens + 2;
 }
 
@@ -109,11 +110,13 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
   WARPROLL_TRY_ASSIGN(engine, make_engine(weights, what, options, runner, routes, take_op_times));
   DecodeRow row;
   Clock::time_point start = Clock::now();
-  // Until every sequence has its first token: all prompts are in the KV cache.
+  // Until a step samples a token of every sequence: all prompts are in the KV cache.
   const auto all = static_cast<uint64_t>(what.batch);
-  while (engine->stats().sampled_tokens < all) {
+  for (uint64_t sampled = 0, of_step = 0; of_step < all;) {
     if (stop.wait_until(Clock::now())) return aborted("stopped by a signal");
     engine->step(Clock::now());
+    of_step = engine->stats().sampled_tokens - sampled;
+    sampled += of_step;
   }
   row.prefill_tokens_per_s =
       static_cast<double>(engine->stats().forwarded_tokens) / seconds_since(start);
