@@ -2,11 +2,7 @@
 // first of its elements that must not be there. quantise: grid one CTA 256 blocks of 32 columns of one
 // item, block 256 threads. pack: grid one CTA a half tile of one item, block 256 threads
 // (moe/pack_half_tile.cuh).
-// Bounded: grid max_ctas, blocks of 512, 1024 and 1024 threads, and each CTA does every max_ctas-th share
-// of the work, one after the other.
 #include "kernels/fill_items.h"
-
-#include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/moe/pack_half_tile.cuh"
@@ -18,7 +14,7 @@ namespace warproll {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kBoundedWarps = 32;
+constexpr int kThreads = kWarps * 32;
 constexpr int64_t kBlocksPerCta = 256;  // of quantise
 
 // ---- digest and search ----
@@ -66,36 +62,29 @@ __device__ void take_in(const TakeInItem& item, const xxh3::Keys& keys) {
 }
 
 __global__ void __launch_bounds__(xxh3::kChunkThreads)
-    take_in_kernel(const TakeInItem* items, int64_t count,
-                   const __grid_constant__ xxh3::Keys keys) {
-  for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const TakeInItem item = items[i];
-    switch (item.rule.bits_each) {
-      case 8:
-        take_in<8>(item, keys);
-        break;
-      case 16:
-        take_in<16>(item, keys);
-        break;
-      case 32:
-        take_in<32>(item, keys);
-        break;
-      default:
-        take_in<0>(item, keys);
-    }
-    __syncthreads();  // the next item's sums take this one's place
+    take_in_kernel(const TakeInItem* items, const __grid_constant__ xxh3::Keys keys) {
+  const TakeInItem item = items[blockIdx.x];
+  switch (item.rule.bits_each) {
+    case 8:
+      return take_in<8>(item, keys);
+    case 16:
+      return take_in<16>(item, keys);
+    case 32:
+      return take_in<32>(item, keys);
+    default:
+      return take_in<0>(item, keys);
   }
 }
 
 // ---- lists of items with several CTAs each ----
 
-// The item that share `cta` of the work belongs to.
+// The item that this CTA works for.
 template <class Item>
-__device__ const Item& item_of_cta(const Item* items, int count, int64_t cta) {
+__device__ const Item& item_of_cta(const Item* items, int count) {
   int first = 0, last = count - 1;
   while (first < last) {
     const int middle = (first + last + 1) / 2;
-    if (items[middle].first_cta <= cta) {
+    if (items[middle].first_cta <= blockIdx.x) {
       first = middle;
     } else {
       last = middle - 1;
@@ -104,14 +93,15 @@ __device__ const Item& item_of_cta(const Item* items, int count, int64_t cta) {
   return items[first];
 }
 
-template <int kNumWarps>
-__device__ void quantise_share(const QuantiseItem& item, int64_t cta) {
+__global__ void __launch_bounds__(kThreads)
+    quantise_items_kernel(const QuantiseItem* items, int count) {
+  const QuantiseItem& item = item_of_cta(items, count);
   const QuantiseMxfp8Params p = item.matrix;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t begin = (cta - item.first_cta) * kBlocksPerCta;
+  const int64_t begin = (blockIdx.x - item.first_cta) * kBlocksPerCta;
   const int64_t end = min(begin + kBlocksPerCta, p.rows * p.cols / kMxfp8BlockCols);
 #pragma unroll 4
-  for (int64_t block = begin + warp; block < end; block += kNumWarps) {
+  for (int64_t block = begin + warp; block < end; block += kWarps) {
     if (p.source_dtype == Dtype::kF32) {
       quantise_block<float>(p, block, lane, nullptr);
     } else if (p.source_dtype == Dtype::kF16) {
@@ -122,24 +112,12 @@ __device__ void quantise_share(const QuantiseItem& item, int64_t cta) {
   }
 }
 
-template <int kNumWarps>
-__global__ void __launch_bounds__(kNumWarps * 32)
-    quantise_items_kernel(const QuantiseItem* items, int count, int64_t num_ctas) {
-  for (int64_t cta = blockIdx.x; cta < num_ctas; cta += gridDim.x) {
-    quantise_share<kNumWarps>(item_of_cta(items, count, cta), cta);
-  }
-}
-
-template <int kNumWarps>
-__global__ void __launch_bounds__(kNumWarps * 32)
-    pack_items_kernel(const PackItem* items, int count, int64_t num_ctas) {
-  for (int64_t cta = blockIdx.x; cta < num_ctas; cta += gridDim.x) {
-    const PackItem& item = item_of_cta(items, count, cta);
-    const WeightView rows = item.rows;
-    const TileTarget to = item.to;
-    pack_half_tile<kNumWarps>(rows, to, static_cast<int>(cta - item.first_cta), item.scales);
-    __syncthreads();  // the next share's exponents take this one's place
-  }
+__global__ void __launch_bounds__(kThreads) pack_items_kernel(const PackItem* items, int count) {
+  static_assert(kWarps == kPackWarps);
+  const PackItem& item = item_of_cta(items, count);
+  const WeightView rows = item.rows;
+  const TileTarget to = item.to;
+  pack_half_tile(rows, to, static_cast<int>(blockIdx.x - item.first_cta), item.scales);
 }
 
 dim3 grid_of(int64_t num_ctas) { return dim3(static_cast<unsigned>(num_ctas)); }
@@ -155,39 +133,25 @@ int64_t ctas_of(const PackItem& item) {
   return packs_nothing(item.to, item.scales) ? 0 : num_half_tiles(item.rows);
 }
 
-void take_in_items(const TakeInItem* items, int64_t count, int max_ctas, cudaStream_t stream) {
+void take_in_items(const TakeInItem* items, int64_t count, cudaStream_t stream) {
   if (count == 0) return;
   static const xxh3::Keys keys = xxh3::make_keys();
-  const int64_t ctas = max_ctas > 0 ? std::min<int64_t>(count, max_ctas) : count;
-  LaunchConfig config(grid_of(ctas), xxh3::kChunkThreads, xxh3::shared_bytes(kXxh3ChunkBytes),
+  LaunchConfig config(grid_of(count), xxh3::kChunkThreads, xxh3::shared_bytes(kXxh3ChunkBytes),
                       stream);
-  config.run(take_in_kernel, items, count, keys);
+  config.run(take_in_kernel, items, keys);
 }
 
-void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas, int max_ctas,
+void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream) {
   if (num_ctas == 0) return;
-  const auto num_items = static_cast<int>(count);
-  if (max_ctas == 0) {
-    LaunchConfig config(grid_of(num_ctas), kWarps * 32, 0, stream);
-    return config.run(quantise_items_kernel<kWarps>, items, num_items, num_ctas);
-  }
-  LaunchConfig config(grid_of(std::min<int64_t>(num_ctas, max_ctas)), kBoundedWarps * 32, 0,
-                      stream);
-  config.run(quantise_items_kernel<kBoundedWarps>, items, num_items, num_ctas);
+  LaunchConfig config(grid_of(num_ctas), kThreads, 0, stream);
+  config.run(quantise_items_kernel, items, static_cast<int>(count));
 }
 
-void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, int max_ctas,
-                cudaStream_t stream) {
+void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
   if (num_ctas == 0) return;
-  const auto num_items = static_cast<int>(count);
-  if (max_ctas == 0) {
-    LaunchConfig config(grid_of(num_ctas), kWarps * 32, 0, stream);
-    return config.run(pack_items_kernel<kWarps>, items, num_items, num_ctas);
-  }
-  LaunchConfig config(grid_of(std::min<int64_t>(num_ctas, max_ctas)), kBoundedWarps * 32, 0,
-                      stream);
-  config.run(pack_items_kernel<kBoundedWarps>, items, num_items, num_ctas);
+  LaunchConfig config(grid_of(num_ctas), kThreads, 0, stream);
+  config.run(pack_items_kernel, items, static_cast<int>(count));
 }
 
 }  // namespace warproll

@@ -6,9 +6,6 @@
 //   quantise_items  matrices to MXFP8 (quantise.h)
 //   pack_items      rows to tiles (moe/pack.h), elements or scales
 //
-// A bounded launch has at most max_ctas CTAs, which go through the work; each takes an SM's worth of threads
-// (take_in: half of it). So it stands on few SMs for longer, and not on all of them for a moment.
-//
 // Thread: any, one stream. Errors: CudaError; whoever makes a list checks its items.
 #pragma once
 
@@ -48,12 +45,10 @@ struct PackItem {
 // 0: there is nothing to do.
 [[nodiscard]] int64_t ctas_of(const PackItem& item);
 
-// `count` items each; num_ctas: of all of them, of a launch that is not bounded. A list's first_cta ascend
-// from 0. max_ctas 0: not bounded.
-void take_in_items(const TakeInItem* items, int64_t count, int max_ctas, cudaStream_t stream);
-void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas, int max_ctas,
+// `count` items each; num_ctas: of all of them. A list's first_cta ascend from 0.
+void take_in_items(const TakeInItem* items, int64_t count, cudaStream_t stream);
+void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream);
-void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, int max_ctas,
-                cudaStream_t stream);
+void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);
 
 }  // namespace warproll

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "worker/commands/command.h"
+#include "worker/config/nccl_variables.h"
 #include "worker/terminal/exit_code.h"
 #include "worker/terminal/stop_signal.h"
 
@@ -37,6 +38,7 @@ bool report_unknown_command(const CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace warproll;
   try {
+    keep_nccl_off_standard_output();
     StopSignal stop;  // before any thread
     CommandContext context{stop};
     CLI::App app{

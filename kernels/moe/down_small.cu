@@ -36,7 +36,7 @@ struct Layout {
   static constexpr int kRowStride = kRowBytes + 64;  // neighbouring rows in different banks
   // So much that an SM takes one CTA: two would leave another SM idle.
   static int bytes(int pairs, int max_blocks) {
-    const int used = kRecords * (kStride + 8) + pairs * kRowStride +
+    const int used = kRecords * (kStride + 16) + pairs * kRowStride +
                      max_blocks * static_cast<int>(sizeof(ExpertBlock));
     return std::max(used, 115 * 1024);
   }
@@ -89,10 +89,12 @@ __global__ void __maxnreg__(kDownSmallRegisters)
   std::byte* stage = memory + slot * L::kStride;
   std::byte* rows = memory + kRecords * L::kStride;
   auto* barriers = reinterpret_cast<uint64_t*>(rows + num_pairs * L::kRowStride);
-  auto* blocks = reinterpret_cast<ExpertBlock*>(barriers + kRecords);
+  auto* blocks = reinterpret_cast<ExpertBlock*>(barriers + 2 * kRecords);
   const uint32_t barrier = ptx::shared_address(barriers + slot);
+  const uint32_t done = ptx::shared_address(barriers + kRecords + slot);  // both warps, with the stage
   if (me < kRecords) {
     ptx::mbarrier_init(ptx::shared_address(barriers + me), 1);
+    ptx::mbarrier_init(ptx::shared_address(barriers + kRecords + me), 2 * kWarpArrivals);
     ptx::fence_mbarrier_init();
   }
   // The lists are older than the previous kernel, which waited for them before it let us start.
@@ -139,9 +141,11 @@ __global__ void __maxnreg__(kDownSmallRegisters)
     ptx::mbarrier_wait(barrier, parity);
     multiply_half<kFormat>(stage, warp % 2 * kChains, row, pair0, pair1, chains);
     if (b + kRecords < num_blocks) {
-      ptx::fence_async_proxy();         // as in release_stage()
-      ptx::sync_threads(slot + 1, 64);  // the record's other warp is done with it too
-      if (loads) load(b + kRecords);
+      release_stage(done);
+      if (loads) {
+        ptx::mbarrier_wait(done, parity);
+        load(b + kRecords);
+      }
     }
   }
   ptx::allow_next_kernel();

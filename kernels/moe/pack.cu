@@ -9,7 +9,7 @@ namespace {
 
 template <bool kScales>
 __global__ void __launch_bounds__(kPackWarps * 32) pack_kernel(WeightView rows, TileTarget to) {
-  pack_half_tile<kPackWarps>(rows, to, static_cast<int>(blockIdx.x), kScales);
+  pack_half_tile(rows, to, static_cast<int>(blockIdx.x), kScales);
 }
 
 template <bool kScales>

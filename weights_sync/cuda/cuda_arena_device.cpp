@@ -59,7 +59,6 @@ class CudaArenaDevice final : public ArenaDevice {
                                  .items = items_.get(),
                                  .ring = ring_.get(),
                                  .tile_slots = tile_slots_.get(),
-                                 .max_ctas = options_.max_ctas,
                                  .layout = &layout,
                                  .arena = arena,
                                  .manifest = manifest});

@@ -30,8 +30,6 @@ struct CudaArenaOptions {
   int device = 0;
   // Arenas in page-locked host memory, written by the device: they serve through a ServingArena.
   bool host_staged = false;
-  // Thread blocks of a kernel that fills, and so SMs that it takes from decoding; 0 = not bounded.
-  int max_ctas = 0;
   int num_streams = 8;
   int pinned_slots = 8;
   uint64_t pinned_slot_bytes = uint64_t{8} << 20;

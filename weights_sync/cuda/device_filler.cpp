@@ -200,7 +200,7 @@ Status DeviceFiller::add_device_part(size_t index, const DevicePart& part, Work&
 }
 
 void DeviceFiller::launch_batch(Work& work, cudaStream_t stream) {
-  work.batch.launch(*parts_.items, parts_.max_ctas, stream);
+  work.batch.launch(*parts_.items, stream);
   if (staging_) staging_->packed(work.pieces, stream);
   work.pieces.clear();
 }

@@ -30,7 +30,6 @@ struct DeviceFillerParts {
   ItemSlots* items = nullptr;
   StagingRing* ring = nullptr;
   TileSlots* tile_slots = nullptr;  // of an arena in host memory, or null
-  int max_ctas = 0;                 // of a launch, 0 = not bounded
   const ArenaLayout* layout = nullptr;
   std::span<std::byte> arena;
   const Manifest* manifest = nullptr;  // or null

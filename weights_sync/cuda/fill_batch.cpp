@@ -106,7 +106,7 @@ size_t FillBatch::num_items() const {
   return sources.size() + quantised.size() + quantise_.size() + packs_.size();
 }
 
-void FillBatch::launch(ItemSlots& slots, int max_ctas, cudaStream_t stream) {
+void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
   const uint64_t bytes =
       bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) + bytes_of(packs_);
   if (bytes > 0) {
@@ -118,14 +118,13 @@ void FillBatch::launch(ItemSlots& slots, int max_ctas, cudaStream_t stream) {
     const PackItem* const on_packs = writer.add(packs_);
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(slot->device.data(), slot->host.data(), writer.used(),
                                         cudaMemcpyHostToDevice, stream));
-    take_in_items(on_sources, static_cast<int64_t>(sources.size()), max_ctas, stream);
-    quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, max_ctas,
-                   stream);
-    take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), max_ctas, stream);
+    take_in_items(on_sources, static_cast<int64_t>(sources.size()), stream);
+    quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, stream);
+    take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), stream);
     for (const Copy& c : copies_) {
       WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
-    pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, max_ctas, stream);
+    pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, stream);
     slots.give(slot, stream);
   }
   sources.clear();

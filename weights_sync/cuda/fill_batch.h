@@ -52,8 +52,7 @@ class FillBatch {
 
   [[nodiscard]] size_t num_items() const;
   // In the order: sources, quantise, quantised, copies, packs. The batch is empty then.
-  // max_ctas: of a launch (fill_items.h), 0 = not bounded.
-  void launch(ItemSlots& slots, int max_ctas, cudaStream_t stream);
+  void launch(ItemSlots& slots, cudaStream_t stream);
 
  private:
   struct Copy {

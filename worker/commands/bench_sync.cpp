@@ -37,7 +37,6 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
                                  {"workers", options.workers},
                                  {"max_ctas", row.max_ctas},
                                  {"spare_sms", options.device.spare_sms},
-                                 {"fill_sms", options.device.fill_sms},
                                  {"bucket_mb", options.bucket_mb},
                                  {"stream_bytes", row.stream_bytes},
                                  {"seconds", row.seconds},
@@ -186,11 +185,6 @@ void add_worker_options(CLI::App& command, SyncOptions& options) {
       .add_option("--spare-sms", options.device.spare_sms,
                   "SMs of the GPU that decoding leaves to NCCL")
       ->check(CLI::Range(0, 64))
-      ->capture_default_str();
-  command
-      .add_option("--fill-sms", options.device.fill_sms,
-                  "SMs that taking in weights may use; 0 = all of them")
-      ->check(CLI::Range(0, 128))
       ->capture_default_str();
   add_device_options(command, options.device);
 }

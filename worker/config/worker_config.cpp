@@ -72,9 +72,6 @@ void describe_weights(ConfigVisitor& v, WorkerConfig::Weights& weights) {
            "what they do after that");
   v.integer("nccl_max_ctas", weights.nccl_max_ctas, {1, 64},
             "thread blocks of it that a broadcast may take (nccl)");
-  v.integer(
-      "fill_sms", weights.fill_sms, {-1, 128},
-      "GPU: SMs that taking in weights may use; 0 = all; -1 = what spare_sms leaves, from 6 on");
 }
 
 void describe_log(ConfigVisitor& v, WorkerConfig::Log& log) {

@@ -64,7 +64,6 @@ struct WorkerConfig {
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
     int64_t nccl_max_ctas = 2;
-    int64_t fill_sms = -1;
   } weights;
 
   struct Log {

@@ -68,10 +68,8 @@ Result<std::optional<ModelDevice>> open_gpu(const ModelDeviceOptions& options) {
                                .moe_path = moe_path,
                                .time_ops = options.time_ops});
   device.gpu_index = gpu.index;
-  device.fill_sms = options.fill_sms;
   device.batch_invariant = options.batch_invariant;
-  WARPROLL_TRY_ASSIGN(arenas,
-                      make_cuda_arena_device({.device = gpu.index, .max_ctas = options.fill_sms}));
+  WARPROLL_TRY_ASSIGN(arenas, make_cuda_arena_device({.device = gpu.index}));
   device.arenas = std::move(arenas);
   char text[160];
   std::snprintf(text, sizeof text, "cuda %d: %s, %.1f GiB", gpu.index, gpu.name.c_str(),
@@ -100,9 +98,8 @@ Result<ModelDevice> open_model_device(const ModelDeviceOptions& options) {
 
 #ifdef WARPROLL_HAS_CUDA
 Status stage_on_host(ModelDevice& device, uint64_t arena_bytes) {
-  WARPROLL_TRY_ASSIGN(
-      arenas, make_cuda_arena_device(
-                  {.device = device.gpu_index, .host_staged = true, .max_ctas = device.fill_sms}));
+  WARPROLL_TRY_ASSIGN(arenas,
+                      make_cuda_arena_device({.device = device.gpu_index, .host_staged = true}));
   device.arenas = std::move(arenas);
   device.serving_arena = std::make_shared<ServingArena>(device.gpu_index, arena_bytes);
   return ok_status();

@@ -22,7 +22,6 @@ struct ModelDeviceOptions {
   int32_t gpu_index = 0;
   bool batch_invariant = true;    // GPU: one order of every sum, whatever the batch
   int32_t spare_sms = 0;          // GPU: SMs that decoding leaves to NCCL; of the whole process
-  int32_t fill_sms = 0;           // GPU: that taking in weights may use; 0 = all
   bool time_ops = false;          // GPU: of benches
   std::string moe_path = "auto";  // GPU: also "warp_decode", "expert_centric", "literal"
 };
@@ -38,7 +37,6 @@ struct ModelDevice {
   // Not null: versions stay in host memory, and the one that serves is copied here.
   std::shared_ptr<ServingArena> serving_arena;
   int32_t gpu_index = 0;
-  int32_t fill_sms = 0;
   bool batch_invariant = true;
   std::string description;  // "cpu", "cuda 0: NVIDIA H200, 139.8 GiB"
   [[nodiscard]] bool on_gpu() const { return arenas != nullptr; }

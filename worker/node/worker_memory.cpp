@@ -8,8 +8,6 @@ namespace warproll {
 namespace {
 
 constexpr int32_t kMaxBlocks = 1 << 30;
-// Fewer could not take in what a broadcast brings (docs/decisions.md, 86).
-constexpr int64_t kLeastFillSms = 6;
 
 int64_t kv_block_bytes(const ModelConfig& model, int64_t block_tokens, int32_t value_bytes) {
   return int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads * model.head_dim *
@@ -44,10 +42,6 @@ ModelDeviceOptions device_options(const WorkerConfig& config) {
   const int64_t wanted = over_nccl ? config.weights.nccl_max_ctas : 0;
   options.spare_sms =
       static_cast<int32_t>(config.engine.spare_sms >= 0 ? config.engine.spare_sms : wanted);
-  const int64_t left = options.spare_sms - wanted;  // beside a broadcast's
-  const int64_t bound = left >= kLeastFillSms ? left : 0;
-  options.fill_sms =
-      static_cast<int32_t>(config.weights.fill_sms >= 0 ? config.weights.fill_sms : bound);
   return options;
 }
 

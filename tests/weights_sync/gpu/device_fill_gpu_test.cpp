@@ -51,27 +51,6 @@ TEST(DeviceFillGpu, every_golden_checkpoint_gives_the_tiles_and_digests_of_the_c
   }
 }
 
-TEST(DeviceFillGpu, launches_bounded_to_few_thread_blocks_give_the_same) {
-  SKIP_WITHOUT_GPU();
-  for (const int max_ctas : {1, 3}) {
-    const ArenaDevicePtr device = make_cuda_arena_device({.max_ctas = max_ctas}).value();
-    for (const std::string& name : golden_checkpoints()) {
-      for (const bool quantise : {false, true}) {
-        SCOPED_TRACE(name + (quantise ? ", quantised, " : ", ") + std::to_string(max_ctas));
-        const Golden golden(name, quantise);
-        Manifest manifest = make_manifest(golden.checkpoint, 1, 1 << 20).value();
-        if (quantise) manifest.quantise = QuantiseRecipe::kMxfp8;
-        if (quantise) manifest.weight_digest = {};
-        DeviceArena arena(device, golden.layout.total_bytes);
-        auto filler = device->make_filler(golden.layout, arena.buffer.span(), &manifest).value();
-        StreamOnDevice stream(golden.checkpoint, manifest);
-        ASSERT_TRUE(stream.put_device(*filler, 0, stream.bytes.size()).ok());
-        expect_filled(golden, arena, filler->finish());
-      }
-    }
-  }
-}
-
 // As a transport delivers them: host or device memory, pieces of the stream in any order.
 TEST(DeviceFillGpu, parts_in_any_order_give_what_whole_tensors_give) {
   SKIP_WITHOUT_GPU();

@@ -88,19 +88,5 @@ TEST(DeviceOptions, SpareAsManySmsAsABroadcastTakesUnlessSaidOtherwise) {
   EXPECT_EQ(device_options(config).spare_sms, 0);
 }
 
-TEST(DeviceOptions, TakingInIsBoundedToSmsThatNeitherDecodingNorABroadcastHasIfTheyAreEnough) {
-  WorkerConfig config;
-  config.weights.transports = {"nccl"};
-  EXPECT_EQ(device_options(config).fill_sms, 0);
-  config.engine.spare_sms = 7;
-  EXPECT_EQ(device_options(config).fill_sms, 0);
-  config.engine.spare_sms = 8;
-  EXPECT_EQ(device_options(config).fill_sms, 6);
-  config.weights.fill_sms = 3;
-  EXPECT_EQ(device_options(config).fill_sms, 3);
-  config.weights.fill_sms = 0;
-  EXPECT_EQ(device_options(config).fill_sms, 0);
-}
-
 }  // namespace
 }  // namespace warproll

@@ -1,0 +1,47 @@
+// What NCCL is told of the environment.
+#include "worker/config/nccl_variables.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace warproll {
+namespace {
+
+std::string value_of(const std::string& name) {
+  for (const auto& [key, value] : nccl_variables()) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
+TEST(NcclVariables, AreThoseOfTheProcessSorted) {
+  setenv("NCCL_TEST_B", "2=3", 1);
+  setenv("NCCL_TEST_A", "1", 1);
+  setenv("NOT_NCCL_TEST", "1", 1);
+  EXPECT_EQ(value_of("NCCL_TEST_A"), "1");
+  EXPECT_EQ(value_of("NCCL_TEST_B"), "2=3");
+  EXPECT_EQ(value_of("NOT_NCCL_TEST"), "");
+  const auto all = nccl_variables();
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+  for (const char* name : {"NCCL_TEST_A", "NCCL_TEST_B", "NOT_NCCL_TEST"}) unsetenv(name);
+}
+
+TEST(NcclVariables, DebugOutputGoesToStandardErrorUnlessSomebodySaidWhere) {
+  unsetenv("NCCL_DEBUG");
+  unsetenv("NCCL_DEBUG_FILE");
+  keep_nccl_off_standard_output();
+  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "");
+  setenv("NCCL_DEBUG", "WARN", 1);
+  keep_nccl_off_standard_output();
+  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "/dev/stderr");
+  setenv("NCCL_DEBUG_FILE", "/tmp/nccl.log", 1);
+  keep_nccl_off_standard_output();
+  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "/tmp/nccl.log");
+  unsetenv("NCCL_DEBUG");
+  unsetenv("NCCL_DEBUG_FILE");
+}
+
+}  // namespace
+}  // namespace warproll
