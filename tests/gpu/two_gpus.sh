@@ -16,7 +16,7 @@ steps_begin "$1" "$2" 2
 apart=(--trainer-gpu 0 --gpu 1 --batch 32 --context 1024 --max-batch-tokens 4096 --baseline-ms 500)
 export NCCL_DEBUG=WARN
 
-bench_sync mxfp8 90 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4,8,16 --spare-sms 4 --bucket-mb 256
+bench_sync mxfp8 90 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4,8 --spare-sms 4 --bucket-mb 256
 bench_sync mxfp8-none-spared 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2
 bench_sync mxfp8-64mb 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2 --spare-sms 2
 bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 1,2,4 --spare-sms 4 --bucket-mb 256
