@@ -136,8 +136,7 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
   row.tokens_per_s = static_cast<double>(tokens) / seconds;
   row.ms_per_step = 1000 * seconds / options.tokens;
   row.context_tokens = static_cast<double>(all) * what.context +
-                       static_cast<double>(before.sampled_tokens) +
-                       static_cast<double>(tokens) / 2;
+                       static_cast<double>(before.sampled_tokens) + static_cast<double>(tokens) / 2;
   row.distinct_experts = routes->mean();
   if (take_op_times) row.ops = take_op_times();
   while (engine->num_live() > 0) engine->step(Clock::now());

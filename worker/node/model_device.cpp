@@ -125,8 +125,8 @@ Status check_step_tokens(const ModelDevice& device, int64_t tokens, std::string_
   // Of the kernels, and of warp decode, which with batch_invariant all experts take.
   const int64_t most = device.batch_invariant ? 1024 : 8192;
   if (!device.on_gpu() || tokens <= most) return ok_status();
-  return invalid_argument(std::string(option) + " is " + std::to_string(tokens) +
-                          ", a GPU takes " + std::to_string(most) + " at most" +
+  return invalid_argument(std::string(option) + " is " + std::to_string(tokens) + ", a GPU takes " +
+                          std::to_string(most) + " at most" +
                           (device.batch_invariant ? " with batch_invariant" : ""));
 }
 #else

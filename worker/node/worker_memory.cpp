@@ -99,7 +99,8 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
         std::min<uint64_t>(wanted / static_cast<uint64_t>(block_bytes), kMaxBlocks));
     return plan;
   }
-  WARPROLL_TRY(check_step_tokens(device, config.engine.max_batch_tokens, "engine.max_batch_tokens"));
+  WARPROLL_TRY(
+      check_step_tokens(device, config.engine.max_batch_tokens, "engine.max_batch_tokens"));
   const LayoutFunction layout_of =
       make_layout_function(config.model.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
   const Result<ArenaLayout> layout = layout_of(start->files, start->tensors);

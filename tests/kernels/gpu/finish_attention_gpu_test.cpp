@@ -1,292 +1,16 @@
 // Attention that does qkv_finish's work, bit for bit against the two kernels: out, both caches, the count of
 // invalid tokens. Where few sequences are too many for the device, that it is refused.
-#include <algorithm>
 #include <climits>
-#include <cmath>
-#include <cstring>
-#include <map>
-#include <numeric>
-#include <random>
 #include <stdexcept>
 #include <string>
 
-#include "gpu_support.h"
-#include "kernels/cuda/device_buffer.h"
+#include "finish_attention_support.h"
 #include "kernels/cuda/graph.h"
-#include "kernels/dtype.h"
-#include "kernels/step/attention.h"
-#include "kernels/step/qkv_finish.h"
 
 namespace warproll {
 namespace {
 
-using namespace testing;  // gpu_support.h
-
-constexpr uint16_t kNan = 0xffff;
-constexpr int32_t kPoisonBlock = 0x7fffffff;
-constexpr int32_t kMaxPositions = 5200;
-constexpr double kTheta = 1e6;
-
-using Bits = std::vector<uint16_t>;
-
-size_t count_of(int64_t a, int64_t b, int64_t c = 1) { return static_cast<size_t>(a * b * c); }
-
-struct Heads {
-  int32_t heads, kv_heads, dim;
-  [[nodiscard]] int32_t all() const { return heads + 2 * kv_heads; }
-  [[nodiscard]] std::string name() const {
-    return std::to_string(heads) + "/" + std::to_string(kv_heads) + ", D " + std::to_string(dim);
-  }
-};
-const Heads kQwen3{32, 4, 128};
-
-struct Norms {
-  bool q = true, k = true;
-  Dtype dtype = Dtype::kBf16;
-};
-
-Bits random_bf16(size_t count, std::mt19937& rng, float sigma) {
-  std::normal_distribution<float> normal(0.0f, sigma);
-  Bits out(count);
-  for (uint16_t& v : out) v = f32_to_bf16(normal(rng));
-  return out;
-}
-
-std::vector<std::byte> random_weights(int32_t count, Dtype dtype, std::mt19937& rng) {
-  std::normal_distribution<float> normal(1.0f, 0.3f);
-  std::vector<std::byte> out(static_cast<size_t>(count) * dtype_bytes(dtype));
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
-    const float v = normal(rng);
-    const uint16_t half = dtype == Dtype::kF16 ? f32_to_f16(v) : f32_to_bf16(v);
-    if (dtype == Dtype::kF32) {
-      std::memcpy(out.data() + i * 4, &v, 4);
-    } else {
-      std::memcpy(out.data() + i * 2, &half, 2);
-    }
-  }
-  return out;
-}
-
-// cos, then sin, of all positions on the device.
-const DeviceBuffer<float>& rope_tables(int32_t dim) {
-  static std::map<int32_t, DeviceBuffer<float>> tables;
-  const auto found = tables.find(dim);
-  if (found != tables.end()) return found->second;
-  const size_t size = count_of(kMaxPositions, dim / 2);
-  std::vector<float> host(2 * size);
-  fill_rope_tables(kMaxPositions, dim, kTheta, host.data(), host.data() + size);
-  return tables.emplace(dim, DeviceBuffer<float>(host)).first->second;
-}
-
-template <typename T>
-void overwrite(const DeviceBuffer<T>& to, const std::vector<T>& from) {
-  ASSERT_EQ(to.size(), from.size());
-  WARPROLL_CUDA_CHECK(
-      cudaMemcpy(to.data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-}
-
-struct Outputs {
-  Bits out, k_cache, v_cache;
-  int32_t num_invalid = 0;
-};
-void expect_equal(const Outputs& got, const Outputs& want) {
-  EXPECT_TRUE(got.out == want.out) << "out differs";
-  EXPECT_TRUE(got.k_cache == want.k_cache) << "K differs";
-  EXPECT_TRUE(got.v_cache == want.v_cache) << "V differs";
-  EXPECT_EQ(got.num_invalid, want.num_invalid);
-}
-
-struct Paging {
-  int32_t block_tokens = 16;
-  int32_t spare_blocks = 2;  // of a sequence, behind its last position
-};
-
-// A step of one new token each, at `positions`. The caches are NaN but for positions before the new ones: the
-// new rows come from qkv, or are never read. Tables are poisoned behind the last block in use.
-class Step {
- public:
-  Step(const Heads& heads, const std::vector<int32_t>& at, const Norms& norms, uint32_t seed,
-       const Paging& pages = {})
-      : heads_(heads), paging_(pages), rng_(seed), positions(at) {
-    for (const int32_t position : positions) {
-      const int32_t used = std::max(position, 0) / paging_.block_tokens + 1;
-      blocks_ = std::max(blocks_, used + paging_.spare_blocks);
-    }
-    const auto batch = static_cast<int32_t>(positions.size());
-    num_blocks_ = batch * blocks_ + 3;
-    std::vector<int32_t> free(static_cast<size_t>(num_blocks_));
-    std::iota(free.begin(), free.end(), 0);
-    std::shuffle(free.begin(), free.end(), rng_);
-    blocks_of_ = std::vector<int32_t>(free.begin(), free.begin() + int64_t{batch} * blocks_);
-    const size_t cache = count_of(num_slots(), heads.kv_heads, heads.dim);
-    k_cache = v_cache = Bits(cache, kNan);
-    for (int32_t b = 0; b < batch; ++b) fill_rows(b, 0, positions[static_cast<size_t>(b)]);
-    qkv = random_bf16(count_of(batch, heads.all(), heads.dim), rng_, 2.0f);
-    q_norm_ = DeviceBuffer<std::byte>(random_weights(heads.dim, norms.dtype, rng_));
-    k_norm_ = DeviceBuffer<std::byte>(random_weights(heads.dim, norms.dtype, rng_));
-    for (int32_t b = 0; b < batch; ++b) slots.push_back(slot_of(b, position_of(b)));
-    allocate(norms);
-  }
-
-  [[nodiscard]] int32_t batch() const { return static_cast<int32_t>(positions.size()); }
-  [[nodiscard]] int32_t num_slots() const { return num_blocks_ * paging_.block_tokens; }
-  [[nodiscard]] int32_t position_of(int32_t b) const { return positions[static_cast<size_t>(b)]; }
-  [[nodiscard]] int32_t slot_of(int32_t b, int32_t position) const {
-    if (position < 0) return 0;
-    const int32_t block =
-        blocks_of_[static_cast<size_t>(b * blocks_ + position / paging_.block_tokens)];
-    return block * paging_.block_tokens + position % paging_.block_tokens;
-  }
-  // Random K and V at positions [first, last) of a sequence.
-  void fill_rows(int32_t b, int32_t first, int32_t last) {
-    const auto row = count_of(heads_.kv_heads, heads_.dim);
-    for (int32_t position = first; position < last; ++position) {
-      const auto to = static_cast<int64_t>(static_cast<size_t>(slot_of(b, position)) * row);
-      const Bits k = random_bf16(row, rng_, 1.0f), v = random_bf16(row, rng_, 1.0f);
-      std::copy(k.begin(), k.end(), k_cache.begin() + to);
-      std::copy(v.begin(), v.end(), v_cache.begin() + to);
-    }
-  }
-  void new_qkv() { qkv = random_bf16(qkv.size(), rng_, 2.0f); }
-
-  // What changes from step to step: all but the caches and the rest of the outputs.
-  void upload_inputs() const {
-    overwrite(qkv_, qkv);
-    overwrite(positions_, positions);
-    overwrite(slots_, slots);
-    std::vector<int32_t> table(blocks_of_.size(), kPoisonBlock);
-    for (int32_t b = 0; b < batch(); ++b) {
-      for (int32_t i = 0; i <= std::max(position_of(b), 0) / paging_.block_tokens; ++i) {
-        const auto at = static_cast<size_t>(b * blocks_ + i);
-        table[at] = blocks_of_[at];
-      }
-    }
-    overwrite(table_, table);
-  }
-  void upload_caches() const {
-    overwrite(k_, k_cache);
-    overwrite(v_, v_cache);
-    overwrite(out_, Bits(out_.size(), kNan));
-    overwrite(q_, Bits(q_.size(), kNan));
-    overwrite(invalid_, {0});
-  }
-  // Waits for the device. The counts of CTAs are zero again.
-  [[nodiscard]] Outputs download() const {
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-    if (workspace_.size() > 0) {
-      const std::vector<uint8_t> bytes = workspace_.to_host();
-      EXPECT_EQ(std::count(bytes.begin(), bytes.begin() + kAttentionTicketBytes, 0),
-                static_cast<int64_t>(kAttentionTicketBytes));
-    }
-    return {out_.to_host(), k_.to_host(), v_.to_host(), invalid_.to_host()[0]};
-  }
-
-  [[nodiscard]] Outputs run_two() const {
-    upload_inputs();
-    upload_caches();
-    qkv_finish(finish, nullptr);
-    paged_attention(attention, nullptr);
-    return download();
-  }
-  [[nodiscard]] Outputs run_one(bool indices_are_older = true, bool past_is_older = true) const {
-    upload_inputs();
-    upload_caches();
-    PagedAttentionParams p = attention;
-    p.q = nullptr;
-    p.indices_are_older = indices_are_older;
-    p.past_is_older = past_is_older;
-    QkvFinishParams f = finish;
-    f.q = nullptr;
-    f.indices_are_older = indices_are_older;
-    finish_attention(f, p, nullptr);
-    return download();
-  }
-  // False, and that it is refused, where there are too many clusters.
-  [[nodiscard]] bool expect_equal_to_two() const {
-    if (!attention_can_finish(attention)) {
-      EXPECT_THROW(finish_attention(finish, attention, nullptr), std::invalid_argument);
-      return false;
-    }
-    expect_equal(run_one(), run_two());
-    return true;
-  }
-
-  QkvFinishParams finish;
-  PagedAttentionParams attention;
-
- private:
-  void allocate(const Norms& norms) {
-    qkv_ = DeviceBuffer<uint16_t>(qkv.size());
-    positions_ = DeviceBuffer<int32_t>(positions.size());
-    slots_ = DeviceBuffer<int32_t>(slots.size());
-    table_ = DeviceBuffer<int32_t>(blocks_of_.size());
-    std::vector<int32_t> numbers(positions.size() + 1);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    cu_seqlens_ = DeviceBuffer<int32_t>(numbers);
-    k_ = DeviceBuffer<uint16_t>(k_cache.size());
-    v_ = DeviceBuffer<uint16_t>(v_cache.size());
-    q_ = DeviceBuffer<uint16_t>(count_of(batch(), heads_.heads, heads_.dim));
-    out_ = DeviceBuffer<uint16_t>(q_.size());
-    invalid_ = DeviceBuffer<int32_t>(1);
-    const DeviceBuffer<float>& rope = rope_tables(heads_.dim);
-    finish = {.qkv = qkv_.data(),
-              .q_norm = norms.q ? q_norm_.data() : nullptr,
-              .k_norm = norms.k ? k_norm_.data() : nullptr,
-              .norm_dtype = norms.dtype,
-              .cos = rope.data(),
-              .sin = rope.data() + rope.size() / 2,
-              .positions = positions_.data(),
-              .slot_mapping = slots_.data(),
-              .q = q_.data(),
-              .k_cache = k_.data(),
-              .v_cache = v_.data(),
-              .num_invalid = invalid_.data(),
-              .num_slots = num_slots(),
-              .max_positions = kMaxPositions,
-              .num_tokens = batch(),
-              .num_heads = heads_.heads,
-              .num_kv_heads = heads_.kv_heads,
-              .head_dim = heads_.dim};
-    attention = {.q = q_.data(),
-                 .k_cache = k_.data(),
-                 .v_cache = v_.data(),
-                 .positions = positions_.data(),
-                 .cu_seqlens_q = cu_seqlens_.data(),
-                 .block_table = table_.data(),
-                 .out = out_.data(),
-                 .num_sequences = batch(),
-                 .num_tokens = batch(),
-                 .max_query_tokens = 1,
-                 .num_heads = heads_.heads,
-                 .num_kv_heads = heads_.kv_heads,
-                 .head_dim = heads_.dim,
-                 .num_blocks = num_blocks_,
-                 .block_tokens = paging_.block_tokens,
-                 .blocks_per_sequence = blocks_,
-                 .scale = 1.0f / std::sqrt(static_cast<float>(heads_.dim))};
-    workspace_ = DeviceBuffer<uint8_t>(paged_attention_workspace_bytes(attention));
-    if (workspace_.size() > 0) {
-      WARPROLL_CUDA_CHECK(cudaMemset(workspace_.data(), 0xff, workspace_.size()));
-      WARPROLL_CUDA_CHECK(cudaMemset(workspace_.data(), 0, kAttentionTicketBytes));
-      attention.workspace = workspace_.data();
-    }
-  }
-
-  Heads heads_;
-  Paging paging_;
-  std::mt19937 rng_;
-  int32_t blocks_ = 0, num_blocks_ = 0;  // of a sequence, of the cache
-  std::vector<int32_t> blocks_of_;       // [B, blocks_]
-  DeviceBuffer<uint16_t> qkv_, k_, v_, q_, out_;
-  DeviceBuffer<int32_t> positions_, slots_, table_, cu_seqlens_, invalid_;
-  DeviceBuffer<std::byte> q_norm_, k_norm_;
-  DeviceBuffer<uint8_t> workspace_;
-
- public:
-  // On the host; set, then run.
-  std::vector<int32_t> positions, slots;
-  Bits qkv, k_cache, v_cache;
-};
+using namespace testing;  // finish_attention_support.h
 
 // The first and the last row of chunks, splits and groups are among the new ones.
 TEST(FinishAttentionGpu, EveryContextLengthHasTheBitsOfTwoKernels) {
@@ -358,7 +82,7 @@ TEST(FinishAttentionGpu, WhatIsOlderAndBlockSizesDoNotChangeBits) {
     SCOPED_TRACE("block_tokens " + std::to_string(block_tokens));
     const Step step(kQwen3, {700}, {}, 5, {.block_tokens = block_tokens, .spare_blocks = 0});
     ASSERT_TRUE(step.expect_equal_to_two());
-    const Outputs want = step.run_two();
+    const StepOutputs want = step.run_two();
     expect_equal(step.run_one(false, false), want);
     expect_equal(step.run_one(true, false), want);
     for (int i = 0; i < 5; ++i) expect_equal(step.run_one(), want);
@@ -374,7 +98,7 @@ TEST(FinishAttentionGpu, APositionOutsideTheTablesIsCountedAndNotStored) {
     step.fill_rows(0, 300, 301);
     step.finish.max_positions = 300;
     ASSERT_TRUE(step.expect_equal_to_two());
-    const Outputs out = step.run_one();
+    const StepOutputs out = step.run_one();
     EXPECT_EQ(out.num_invalid, 1);
     EXPECT_EQ(std::count(out.out.begin(), out.out.end(), kNan), 0);
     step.finish.max_positions = 100;
@@ -394,7 +118,7 @@ TEST(FinishAttentionGpu, APositionOutsideTheTablesIsCountedAndNotStored) {
   EXPECT_EQ(step.run_one().num_invalid, 1);
   for (const int32_t position : {-1, INT_MIN}) {
     step.positions[0] = position;
-    const Outputs got = step.run_one();
+    const StepOutputs got = step.run_one();
     expect_equal(got, step.run_two());
     EXPECT_EQ(got.num_invalid, 1);
     EXPECT_EQ(std::count(got.out.begin(), got.out.begin() + 4 * 128, kNan), 4 * 128);
@@ -462,7 +186,7 @@ TEST(FinishAttentionGpu, AGraphReplaysAsPositionsGrow) {
       qkv_finish(two.finish, nullptr);
       paged_attention(two.attention, nullptr);
       SCOPED_TRACE("step " + std::to_string(i));
-      const Outputs got = one.download();
+      const StepOutputs got = one.download();
       expect_equal(got, two.download());
       EXPECT_EQ(std::count(got.out.begin(), got.out.end(), kNan), 0);
       for (Step* step : {&one, &two}) {

@@ -207,9 +207,12 @@ TEST(RouteGpu, OneTokensGivenExpertsHaveTheListsThatBuildExpertListsMakes) {
   std::mt19937 rng(46);
   const auto weight = normal_bf16(60 * 256, 0.05f, rng);
   const auto x = normal_bf16(256, 1.0f, rng);
-  for (const std::vector<int32_t>& given :
-       {std::vector<int32_t>{7, 3, 59, 0, 12, 4}, {7, 3, 7, 0, 12, 4}, {5, 5, 5, 5, 5, 5},
-        {7, 3, -1, 0, 12, 4}, {7, 3, 60, 0, 2'000'000'000, 4}, {-1, -1, 8, -1, -1, -1}}) {
+  for (const std::vector<int32_t>& given : {std::vector<int32_t>{7, 3, 59, 0, 12, 4},
+                                            {7, 3, 7, 0, 12, 4},
+                                            {5, 5, 5, 5, 5, 5},
+                                            {7, 3, -1, 0, 12, 4},
+                                            {7, 3, 60, 0, 2'000'000'000, 4},
+                                            {-1, -1, 8, -1, -1, -1}}) {
     SCOPED_TRACE(::testing::PrintToString(given));
     const Routed r = run(s, x, weight, &given);
     DeviceBuffer<int32_t> ids(given);
@@ -232,11 +235,12 @@ TEST(RouteGpu, OneTokensGivenExpertsHaveTheListsThatBuildExpertListsMakes) {
       EXPECT_EQ(r.blocks[i].expert, blocks[i].expert);
       ASSERT_EQ(r.blocks[i].first, blocks[i].first);
       ASSERT_EQ(r.blocks[i].count, blocks[i].count);
-      const auto sorted = [&](std::vector<int32_t>& p) {  // their order in a block is left to chance
-        const auto begin = p.begin() + blocks[i].first, end = begin + blocks[i].count;
-        std::sort(begin, end);
-        return std::vector<int32_t>(begin, end);
-      };
+      const auto sorted =
+          [&](std::vector<int32_t>& p) {  // their order in a block is left to chance
+            const auto begin = p.begin() + blocks[i].first, end = begin + blocks[i].count;
+            std::sort(begin, end);
+            return std::vector<int32_t>(begin, end);
+          };
       EXPECT_EQ(sorted(got_pairs), sorted(pairs));
     }
   }
