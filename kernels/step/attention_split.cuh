@@ -12,27 +12,9 @@
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/step/attention_finish.cuh"
-#include "kernels/step/attention_fold.cuh"
+#include "kernels/step/attention_split_shared.cuh"
 
 namespace warproll::attention {
-
-inline constexpr int kClusterCtas = kGroupSplits;
-
-template <int kD, bool kHigh>
-struct SplitShared {
-  static constexpr int kChunks = kSplit / kChunk;
-  static constexpr int kHeads = kHigh ? 2 : 1;      // that a CTA folds
-  static constexpr int kScoresStride = kSplit + 8;  // float2 of four rows in different banks
-  alignas(128) std::byte keys[kChunks][Rows<kD>::kBytes], values[kChunks][Rows<kD>::kBytes];
-  float scores[8 * kHeads][kScoresStride];
-  float part_values[kHeads][kGroupSplits][kD];  // from CTA i, split i
-  float2 part_states[kHeads][kGroupSplits];
-  uint64_t arrived;
-};
-template <int kD, bool kHigh>
-struct FinishShared : SplitShared<kD, kHigh> {
-  alignas(128) std::byte queries[8 * SplitShared<kD, kHigh>::kHeads * kD * 2];  // piece_address
-};
 
 // qkv_finish has been.
 struct NothingToFinish {
@@ -301,16 +283,6 @@ class SplitDecoder {
     }
   }
 
-  // A dimension of a head, and the head's max and sum.
-  struct Total {
-    float2 state = make_float2(minus_infinity(), 0.0f);
-    float acc = 0.0f;
-    __device__ __forceinline__ void join(float2 its, float value) {
-      const FoldFactors f = fold_max(state.x, its.x);
-      state.y = fold(state.y, its.y, f);
-      acc = fold(acc, value, f);
-    }
-  };
   __device__ __forceinline__ void write(int head, const Total& total) const {
     reinterpret_cast<__nv_bfloat16*>(p_.op.out)[head_row(head) + threadIdx.x] =
         __float2bfloat16_rn(divide(total.acc, __frcp_rn(total.state.y)));
