@@ -2,6 +2,7 @@
 // mbarrier. Internal to kernels/*.cu.
 #pragma once
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace warproll {
@@ -24,6 +25,14 @@ __device__ __forceinline__ void arrive_with_warp(uint32_t barrier) {
 __device__ __forceinline__ void release_stage(uint32_t barrier) {
   ptx::fence_async_proxy();
   arrive_with_warp(barrier);
+}
+// The same where other CTAs of the cluster write: lane i tells barrier_of(i), for lanes 1 .. count - 1.
+template <class BarrierOf>
+__device__ __forceinline__ void release_to_cluster(int count, const BarrierOf& barrier_of) {
+  ptx::fence_async_proxy();
+  __syncwarp();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane > 0 && lane < count) ptx::arrive_in_cluster(barrier_of(lane));
 }
 
 // A place in a ring and how often it went round: waiting for `full` takes parity, for `empty` the

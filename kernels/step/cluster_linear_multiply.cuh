@@ -118,10 +118,11 @@ class Multiplier {
       ptx::mbarrier_wait(arrived, parity_);
 #pragma unroll
       for (int i = 0; i < S::kVectors; ++i) add_in_order(received + i * 32, own + i * kFloats);
-      __syncwarp();
-      // Not after the last: they may have left.
-      if (more && lane_ > 0 && lane_ < S::kSplit)
-        ptx::arrive_in_cluster(ptx::address_in_cluster(shared_.may_send(tile), rank_ ^ lane_));
+      if (more) {  // after the last they may have left
+        release_to_cluster(S::kSplit, [&](int lane) {
+          return ptx::address_in_cluster(shared_.may_send(tile), rank_ ^ lane);
+        });
+      }
     }
   }
 

@@ -123,11 +123,9 @@ class Finisher {
       kept_[i] = add(parts[0], parts[1 % S::kSplit]);
       if constexpr (S::kSplit == 4) kept_[i] = add(kept_[i], add(parts[2], parts[3]));
     }
-    __syncwarp();
-    if (lane_ > 0 && lane_ < S::kSplit) {
-      ptx::arrive_in_cluster(
-          ptx::address_in_cluster(shared_.may_send(receive_.index), rank_ ^ lane_));
-    }
+    release_to_cluster(S::kSplit, [&](int lane) {
+      return ptx::address_in_cluster(shared_.may_send(receive_.index), rank_ ^ lane);
+    });
     receive_.advance();
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) store(kept_tile_, i, kept_[i], kept_scales_);
