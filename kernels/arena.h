@@ -88,6 +88,9 @@ struct AliasTensor {
 };
 
 inline constexpr uint64_t kArenaAlignment = 256;
+constexpr uint64_t align_to_arena(uint64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 struct ArenaLayout {
   std::vector<ArenaSlot> slots;  // in offset order, those that have an offset

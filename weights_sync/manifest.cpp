@@ -16,10 +16,6 @@ constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr size_t kMaxGatePrompts = 1000;
 constexpr size_t kMaxGateTokens = 1'000'000;
 
-uint64_t align_up(uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
-
 std::string quoted(const ManifestEntry& entry) {
   return "manifest tensor '" + printable(entry.tensor.name) + "'";
 }
@@ -50,7 +46,7 @@ Status walk_stream(Entries& entries, const Visit& visit) {
   uint64_t end = 0;
   for (auto& entry : entries) {
     WARPROLL_TRY(check_tensor(entry.tensor).with_context(quoted(entry)));
-    const uint64_t start = align_up(end);
+    const uint64_t start = align_to_arena(end);
     if (entry.tensor.bytes > kMaxStreamBytes - start) {
       return invalid_argument(quoted(entry) + " ends past " + std::to_string(kMaxStreamBytes) +
                               " stream bytes, the most there may be");

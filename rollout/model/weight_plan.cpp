@@ -115,8 +115,7 @@ int32_t ArenaPlanner::new_slot(const std::string& name, Dtype dtype, std::vector
   slot.dtype = dtype;
   slot.bytes = static_cast<uint64_t>(element_count(shape)) * dtype_bytes(dtype);
   slot.shape = std::move(shape);
-  slot.offset_bytes =
-      (layout_.total_bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  slot.offset_bytes = align_to_arena(layout_.total_bytes);
   layout_.total_bytes = slot.offset_bytes + slot.bytes;
   layout_.slots.push_back(std::move(slot));
   return static_cast<int32_t>(layout_.slots.size()) - 1;

@@ -19,10 +19,6 @@ constexpr uint64_t kScratchBytes = uint64_t{64} << 20;
 constexpr uint64_t kFullScratchBytes = uint64_t{60} << 20;
 constexpr size_t kMostItems = 4096;
 
-uint64_t rounded(uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
-
 bool aligned(const std::byte* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 }  // namespace
@@ -59,7 +55,7 @@ Status DeviceFiller::start() {
     staging_.emplace(*parts_.layout, ledger_.plan(), parts_.arena, *parts_.tile_slots);
   }
   const cudaStream_t first = parts_.streams.front().get();
-  const uint64_t key_bytes = rounded(tensors.size() * sizeof(uint64_t));
+  const uint64_t key_bytes = align_to_arena(tensors.size() * sizeof(uint64_t));
   WARPROLL_TRY_ASSIGN(results, parts_.pool->take(key_bytes + digests_->device_bytes(), first));
   results_ = results;
   not_finite_ = reinterpret_cast<uint64_t*>(results_->memory.data());

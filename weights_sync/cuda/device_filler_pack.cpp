@@ -5,16 +5,9 @@
 #include "weights_sync/cuda/device_filler.h"
 
 namespace warproll {
-namespace {
-
-uint64_t rounded(uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
-
-}  // namespace
 
 Result<std::byte*> DeviceFiller::scratch(uint64_t bytes, Work& work, cudaStream_t stream) {
-  const uint64_t size = rounded(bytes);
+  const uint64_t size = align_to_arena(bytes);
   if (work.scratch == nullptr || work.scratch_used + size > work.scratch->memory.size()) {
     WARPROLL_TRY_ASSIGN(buffer, parts_.pool->take(std::max(size, work.scratch_bytes), stream));
     work.buffers.push_back(buffer);
@@ -33,8 +26,8 @@ Status DeviceFiller::quantise(size_t index, const std::byte* data, Work& work) {
   const uint64_t elements_bytes = tensor.quantised.elements.bytes;
   const uint64_t scales_bytes = tensor.quantised.scales.bytes;
   WARPROLL_TRY_ASSIGN(elements,
-                      scratch(rounded(elements_bytes) + scales_bytes, work, arrival.stream));
-  std::byte* const scales = elements + rounded(elements_bytes);
+                      scratch(align_to_arena(elements_bytes) + scales_bytes, work, arrival.stream));
+  std::byte* const scales = elements + align_to_arena(elements_bytes);
   const int64_t cols = tensor.info.shape.back();
   work.batch.quantise({.source = data,
                        .source_dtype = tensor.info.dtype,

@@ -16,10 +16,6 @@ namespace {
 constexpr uint64_t kBatchBytes = uint64_t{64} << 20;
 constexpr float kSigma = 0.02f;
 
-uint64_t aligned(uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
-
 bool is_norm(const TensorInfo& tensor) {
   return tensor.shape.size() == 1 && tensor.name.find("norm") != std::string::npos;
 }
@@ -35,7 +31,7 @@ class Drawer {
   Status run() {
     uint64_t batch = kBatchBytes, wide = 0;
     for (const TensorInfo& tensor : tensors_) {
-      batch = std::max(batch, aligned(tensor.bytes) + aligned(tensor.bytes / 32));
+      batch = std::max(batch, align_to_arena(tensor.bytes) + align_to_arena(tensor.bytes / 32));
       if (tensor.dtype == Dtype::kF8E4M3) wide = std::max(wide, tensor.bytes * 2);
     }
     WARPROLL_TRY_ASSIGN(memory, try_allocate(batch, "buffer for random weights"));
@@ -63,7 +59,7 @@ class Drawer {
       return invalid_argument("tensor '" + tensor.name + "' has no '_scale_inv' beside it");
     }
     const uint64_t scale_bytes = mxfp8 ? tensors_[scale->second].bytes : 0;
-    if (used_ + aligned(tensor.bytes) + aligned(scale_bytes) > memory_.size()) {
+    if (used_ + align_to_arena(tensor.bytes) + align_to_arena(scale_bytes) > memory_.size()) {
       WARPROLL_TRY(flush());
     }
     std::byte* const out = take(tensor);
@@ -97,7 +93,7 @@ class Drawer {
 
   std::byte* take(const TensorInfo& tensor) {
     std::byte* const at = memory_.data() + used_;
-    used_ += aligned(tensor.bytes);
+    used_ += align_to_arena(tensor.bytes);
     parts_.push_back({tensor.name, 0, {at, tensor.bytes}});
     return at;
   }

@@ -152,7 +152,7 @@ class DeviceLayout {
   void give_offsets() {
     uint64_t end = 0;
     const auto take = [&end](uint64_t bytes) {
-      const uint64_t at = (end + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      const uint64_t at = align_to_arena(end);
       end = at + bytes;
       return at;
     };

@@ -92,27 +92,19 @@ void DeviceForward::Step::linear(const TileActivations& tiles, const uint16_t* x
                                  const TileMatrix& weight, int32_t rows, uint16_t* y,
                                  float* y_f32) const {
   const bool has_tiles = tiles.values != nullptr;
-  if (!options_.batch_invariant && cluster_linear_is_faster(rows, weight, has_tiles)) {
-    cluster_linear({.x = tiles,
-                    .x_bf16 = has_tiles ? nullptr : x,
-                    .weight = weight,
-                    .y = y,
-                    .y_f32 = y_f32,
-                    .num_tokens = rows},
-                   stream_);
-    return;
-  }
+  const auto run = [&]<class Params>(void (*op)(const Params&, cudaStream_t)) {
+    op({.x = tiles,
+        .x_bf16 = has_tiles ? nullptr : x,
+        .weight = weight,
+        .y = y,
+        .y_f32 = y_f32,
+        .num_tokens = rows},
+       stream_);
+  };
+  if (!options_.batch_invariant && cluster_linear_is_faster(rows, weight, has_tiles))
+    return run(cluster_linear);
   const int32_t most = y_f32 == nullptr ? kMaxStreamedTokens : kMaxStreamedRows;
-  if (options_.batch_invariant || rows <= most) {
-    stream_linear({.x = tiles,
-                   .x_bf16 = has_tiles ? nullptr : x,
-                   .weight = weight,
-                   .y = y,
-                   .y_f32 = y_f32,
-                   .num_tokens = rows},
-                  stream_);
-    return;
-  }
+  if (options_.batch_invariant || rows <= most) return run(stream_linear);
   step_linear({.x = x,
                .weight = weight,
                .workspace = space_.linear,
