@@ -18,6 +18,7 @@ namespace warproll {
 // buckets of 64 MB, one on its way out while the next is packed.
 inline constexpr uint64_t kTileSlotBytes = uint64_t{4} << 20;
 inline constexpr uint64_t kNumTileSlots = 48;
+inline constexpr uint64_t kTileStagingBytes = kTileSlotBytes * kNumTileSlots;
 
 struct TilePiece {
   size_t region = 0;

@@ -16,7 +16,7 @@
 // first fill on. Device: buffers for tensors on their way, at most buffer_bytes altogether or what the
 // largest tensors under way need (a tensor's size, rounded up to a power of two below 64 MiB; 0.52 of it
 // more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights; with host_staged
-// kNumTileSlots * kTileSlotBytes (tile_pieces.h) more.
+// kTileStagingBytes (tile_pieces.h) more.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 namespace warproll {
 
-TileSlots::TileSlots() : memory_(kTileSlotBytes * kNumTileSlots) {
+TileSlots::TileSlots() : memory_(kTileStagingBytes) {
   for (uint64_t i = 0; i < kNumTileSlots; ++i) {
     Slot& slot = slots_.emplace_back();
     slot.memory = memory_.data() + i * kTileSlotBytes;

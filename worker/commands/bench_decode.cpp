@@ -139,7 +139,7 @@ Result<DecodeRow> measure(const WeightSetPtr& weights, const DecodeCase& what,
                        static_cast<double>(before.sampled_tokens) + static_cast<double>(tokens) / 2;
   row.distinct_experts = routes->mean();
   if (take_op_times) row.ops = take_op_times();
-  while (engine->num_live() > 0) engine->step(Clock::now());
+  while (engine->num_live() > 0 && !stop.wait_until(Clock::now())) engine->step(Clock::now());
   return row;
 }
 

@@ -5,9 +5,8 @@
 #include <utility>
 #include <variant>
 
-#include "weights_sync/tile_pieces.h"
 #include "worker/commands/random_prompt.h"
-#include "worker/node/memory_plan.h"
+#include "worker/node/worker_memory.h"
 
 namespace warproll {
 namespace {
@@ -111,16 +110,8 @@ Status SyncWorker::plan(const RandomCheckpoint& checkpoint) {
   WARPROLL_TRY_ASSIGN(layout, make_layout_function(options_.quantise_to_mxfp8, std::nullopt, true)(
                                   checkpoint.files, checkpoint.tensors));
   const EngineConfig engine = engine_config();
-  MemoryNeeds needs;
-  needs.free_bytes = free_gpu_bytes(device_);
-  needs.arena_bytes = layout.total_bytes;
-  needs.workspace_bytes = workspace_bytes(device_, config_, backend_sizes(engine, config_));
+  MemoryNeeds needs = gpu_memory_needs(device_, config_, layout, engine);
   needs.receive_bytes = receive_bytes(checkpoint);
-  needs.staging_bytes = kTileSlotBytes * kNumTileSlots;
-  needs.kv_block_bytes = uint64_t{2} * static_cast<uint64_t>(config_.num_layers) * kBlockTokens *
-                         static_cast<uint64_t>(config_.num_kv_heads) *
-                         static_cast<uint64_t>(config_.head_dim) *
-                         static_cast<uint64_t>(device_.runner.kv_value_bytes);
   needs.wanted_kv_bytes = needs.kv_block_bytes * static_cast<uint64_t>(engine.num_blocks);
   needs.swap = options_.swap;
   WARPROLL_TRY_ASSIGN(plan, plan_memory(needs));

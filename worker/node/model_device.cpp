@@ -96,6 +96,16 @@ Result<ModelDevice> open_model_device(const ModelDeviceOptions& options) {
   return open_cpu(options);
 }
 
+Status check_step_tokens(const ModelDevice& device, int64_t tokens, std::string_view option) {
+  // Of the kernels, and of warp decode, which with batch_invariant all experts take.
+  constexpr int64_t kMost = 8192, kMostInvariant = 1024;
+  const int64_t most = device.batch_invariant ? kMostInvariant : kMost;
+  if (!device.on_gpu() || tokens <= most) return ok_status();
+  return invalid_argument(std::string(option) + " is " + std::to_string(tokens) + ", a GPU takes " +
+                          std::to_string(most) + " at most" +
+                          (device.batch_invariant ? " with batch_invariant" : ""));
+}
+
 #ifdef WARPROLL_HAS_CUDA
 Status stage_on_host(ModelDevice& device, uint64_t arena_bytes) {
   WARPROLL_TRY_ASSIGN(arenas,
@@ -121,16 +131,7 @@ uint64_t workspace_bytes(const ModelDevice& device, const ModelConfig& config,
                          const BackendSizes& sizes) {
   return cuda_workspace_bytes(config, sizes, {.batch_invariant = device.batch_invariant});
 }
-Status check_step_tokens(const ModelDevice& device, int64_t tokens, std::string_view option) {
-  // Of the kernels, and of warp decode, which with batch_invariant all experts take.
-  const int64_t most = device.batch_invariant ? 1024 : 8192;
-  if (!device.on_gpu() || tokens <= most) return ok_status();
-  return invalid_argument(std::string(option) + " is " + std::to_string(tokens) + ", a GPU takes " +
-                          std::to_string(most) + " at most" +
-                          (device.batch_invariant ? " with batch_invariant" : ""));
-}
 #else
-Status check_step_tokens(const ModelDevice&, int64_t, std::string_view) { return ok_status(); }
 Status stage_on_host(ModelDevice&, uint64_t) {
   return failed_precondition("host_staged: this build has no CUDA");
 }

@@ -9,11 +9,6 @@ namespace {
 
 constexpr int32_t kMaxBlocks = 1 << 30;
 
-int64_t kv_block_bytes(const ModelConfig& model, int64_t block_tokens, int32_t value_bytes) {
-  return int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads * model.head_dim *
-         value_bytes;
-}
-
 // What an update has in device memory while it comes: tensors on their way, a transport's buckets.
 uint64_t receive_bytes(const ArenaLayout& layout) {
   uint64_t largest = 0;
@@ -74,6 +69,22 @@ Result<ModelTensors> initial_tensors(const WorkerConfig& config) {
                       {checkpoint.tensors().begin(), checkpoint.tensors().end()}};
 }
 
+uint64_t kv_block_bytes(const ModelDevice& device, const ModelConfig& model, int64_t block_tokens) {
+  return static_cast<uint64_t>(int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads *
+                               model.head_dim * device.runner.kv_value_bytes);
+}
+
+MemoryNeeds gpu_memory_needs(const ModelDevice& device, const ModelConfig& model,
+                             const ArenaLayout& layout, const EngineConfig& engine) {
+  MemoryNeeds needs;
+  needs.free_bytes = free_gpu_bytes(device);
+  needs.arena_bytes = layout.total_bytes;
+  needs.workspace_bytes = workspace_bytes(device, model, backend_sizes(engine, model));
+  needs.staging_bytes = kTileStagingBytes;
+  needs.kv_block_bytes = kv_block_bytes(device, model, engine.block_tokens);
+  return needs;
+}
+
 Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDevice& device) {
   const std::string where = "model.checkpoint " + config.model.checkpoint;
   const Result<ModelTensors> start = initial_tensors(config);
@@ -82,8 +93,6 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
   if (!parsed.ok()) return parsed.status().with_context(where);
   const ModelConfig& model = *parsed;
   const auto wanted = static_cast<uint64_t>(config.engine.kv_memory_mb) << 20;
-  const int64_t block_bytes =
-      kv_block_bytes(model, config.engine.kv_block_tokens, device.runner.kv_value_bytes);
   if (!device.on_gpu()) {
     if (config.model.load == "random") {
       return invalid_argument(
@@ -95,8 +104,8 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
           "engine.kv_memory_mb is 0 (what the GPU has left), wanted a size on a CPU");
     }
     MemoryPlan plan;  // in host memory the KV cache is what the configuration says
-    plan.num_kv_blocks = static_cast<int32_t>(
-        std::min<uint64_t>(wanted / static_cast<uint64_t>(block_bytes), kMaxBlocks));
+    plan.num_kv_blocks = static_cast<int32_t>(std::min<uint64_t>(
+        wanted / kv_block_bytes(device, model, config.engine.kv_block_tokens), kMaxBlocks));
     return plan;
   }
   WARPROLL_TRY(
@@ -105,14 +114,8 @@ Result<MemoryPlan> plan_worker_memory(const WorkerConfig& config, const ModelDev
       make_layout_function(config.model.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
   const Result<ArenaLayout> layout = layout_of(start->files, start->tensors);
   if (!layout.ok()) return layout.status().with_context(where);
-  MemoryNeeds needs;
-  needs.free_bytes = free_gpu_bytes(device);
-  needs.arena_bytes = layout->total_bytes;
-  needs.workspace_bytes =
-      workspace_bytes(device, model, backend_sizes(engine_config(config, 1), model));
+  MemoryNeeds needs = gpu_memory_needs(device, model, *layout, engine_config(config, 1));
   needs.receive_bytes = receive_bytes(*layout);
-  needs.staging_bytes = kTileSlotBytes * kNumTileSlots;
-  needs.kv_block_bytes = static_cast<uint64_t>(block_bytes);
   needs.wanted_kv_bytes = wanted;
   needs.swap = config.weights.swap;
   return plan_memory(needs);
