@@ -91,8 +91,8 @@ __global__ void __maxnreg__(kDownSmallRegisters)
   auto* barriers = reinterpret_cast<uint64_t*>(rows + num_pairs * L::kRowStride);
   auto* blocks = reinterpret_cast<ExpertBlock*>(barriers + 2 * kRecords);
   const uint32_t barrier = ptx::shared_address(barriers + slot);
-  const uint32_t done =
-      ptx::shared_address(barriers + kRecords + slot);  // both warps, with the stage
+  // Both warps are, with the stage.
+  const uint32_t done = ptx::shared_address(barriers + kRecords + slot);
   if (me < kRecords) {
     ptx::mbarrier_init(ptx::shared_address(barriers + me), 1);
     ptx::mbarrier_init(ptx::shared_address(barriers + kRecords + me), 2 * kWarpArrivals);

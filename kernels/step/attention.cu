@@ -121,13 +121,10 @@ void check_inputs(const PagedAttentionParams& p, bool reads_q) {
     return "paged_attention: num_blocks " + std::to_string(p.num_blocks) + ", P " +
            std::to_string(p.blocks_per_sequence) + ", wanted at least 1";
   });
-  const void* const all[] = {p.k_cache,      p.v_cache,     p.positions,
-                             p.cu_seqlens_q, p.block_table, p.out};
-  check_argument(p.q != nullptr || !reads_q,
-                 [] { return std::string("paged_attention: null pointer"); });
-  for (const void* pointer : all) {
-    check_argument(pointer != nullptr, [] { return std::string("paged_attention: null pointer"); });
-  }
+  const bool has_all = (p.q != nullptr || !reads_q) && p.k_cache != nullptr &&
+                       p.v_cache != nullptr && p.positions != nullptr &&
+                       p.cu_seqlens_q != nullptr && p.block_table != nullptr && p.out != nullptr;
+  check_argument(has_all, [] { return std::string("paged_attention: null pointer"); });
   const void* const vectors[] = {p.q, p.k_cache, p.v_cache, p.out, p.workspace};
   for (const void* pointer : vectors) {
     check_argument(reinterpret_cast<uintptr_t>(pointer) % 16 == 0, [] {
@@ -239,32 +236,14 @@ void launch_decode(const Params& p, cudaStream_t stream) {
   launch_split<Decoder>(attention_split_kernel<kD, kHigh>, p, stream);
 }
 
-// Either asks how many clusters there may be, or launches.
-template <int kD, bool kHigh>
-struct Finish {
-  using Decoder = SplitDecoder<kD, kHigh, true>;
-  static int max_clusters() {
-    static const int most = max_split_clusters<Decoder>(attention_finish_kernel<kD, kHigh>);
-    return most;
-  }
-  static void launch(const Params& p, const QkvFinishParams& finish, cudaStream_t stream) {
-    launch_split<Decoder>(attention_finish_kernel<kD, kHigh>, p, stream, finish);
-  }
-};
-// use(Finish) of the kernel for these heads.
+// use<kD, kHigh>() of the kernels for these heads.
 template <class Use>
-auto with_finish(const PagedAttentionParams& op, const Use& use) {
+auto with_heads(const PagedAttentionParams& op, const Use& use) {
   const bool high = op.num_heads / op.num_kv_heads > 8;
-  if (op.head_dim <= 64) return high ? use(Finish<64, true>()) : use(Finish<64, false>());
-  return high ? use(Finish<128, true>()) : use(Finish<128, false>());
-}
-
-template <int kD>
-void launch_dim(const Params& p, cudaStream_t stream) {
-  const bool prefill = p.op.max_query_tokens != 1 && p.op.num_tokens > 1;
-  if (prefill) return launch<kD, true, true>(p, stream);
-  if (p.group > 8) return launch_decode<kD, true>(p, stream);
-  launch_decode<kD, false>(p, stream);
+  if (op.head_dim <= 64) {
+    return high ? use.template operator()<64, true>() : use.template operator()<64, false>();
+  }
+  return high ? use.template operator()<128, true>() : use.template operator()<128, false>();
 }
 
 }  // namespace
@@ -280,11 +259,11 @@ void paged_attention(const PagedAttentionParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return;
   attention::check_inputs(params, /*reads_q=*/true);
   const attention::Params p = attention::device_params(params);
-  if (params.head_dim <= 64) {
-    attention::launch_dim<64>(p, stream);
-  } else {
-    attention::launch_dim<128>(p, stream);
-  }
+  const bool prefill = params.max_query_tokens != 1 && params.num_tokens > 1;
+  attention::with_heads(params, [&]<int kD, bool kHigh> {
+    if (prefill) return attention::launch<kD, true, true>(p, stream);
+    attention::launch_decode<kD, kHigh>(p, stream);
+  });
 }
 
 bool attention_can_finish(const PagedAttentionParams& params) {
@@ -293,8 +272,11 @@ bool attention_can_finish(const PagedAttentionParams& params) {
                               params.num_tokens == params.num_sequences;
   if (!one_token_each || params.head_dim % 16 != 0) return false;
   const int64_t clusters = attention::split_clusters(params);
-  return clusters > 0 && attention::with_finish(params, [&](auto kernel) {
-           return clusters <= kernel.max_clusters();
+  return clusters > 0 && attention::with_heads(params, [&]<int kD, bool kHigh> {
+           using Decoder = attention::SplitDecoder<kD, kHigh, true>;
+           static const int most = attention::max_split_clusters<Decoder>(
+               attention::attention_finish_kernel<kD, kHigh>);
+           return clusters <= most;
          });
 }
 
@@ -319,7 +301,11 @@ void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams&
   });
   attention::Params p = attention::device_params(params);
   p.op.indices_are_older = params.indices_are_older && finish.indices_are_older;
-  attention::with_finish(params, [&](auto kernel) { return kernel.launch(p, finish, stream); });
+  attention::with_heads(params, [&]<int kD, bool kHigh> {
+    using Decoder = attention::SplitDecoder<kD, kHigh, true>;
+    attention::launch_split<Decoder>(attention::attention_finish_kernel<kD, kHigh>, p, stream,
+                                     finish);
+  });
 }
 
 }  // namespace warproll

@@ -14,26 +14,6 @@ using namespace checkpoint_fixtures;
 
 ArenaDevicePtr host_staged() { return make_cuda_arena_device({.host_staged = true}).value(); }
 
-struct Golden {
-  Checkpoint checkpoint;
-  LoadedWeights host;
-  ArenaLayout layout;
-  std::vector<std::byte> wanted;
-  Golden(const std::string& name, bool quantise)
-      : checkpoint(Checkpoint::open(golden(name)).value()),
-        host(load_checkpoint(checkpoint, model_layout(quantise)).value()),
-        layout(device_layout_function(quantise)(checkpoint.files(), checkpoint.tensors()).value()),
-        wanted(device_arena_twin(config_of(host.files), host.layout, host.arena.span(), layout)) {}
-};
-
-void expect_filled(const Golden& golden, DeviceArena& arena, const Result<FilledArena>& filled) {
-  ASSERT_TRUE(filled.ok()) << filled.status().to_string();
-  EXPECT_EQ(to_hex(filled->weight_digest), to_hex(golden.host.weight_digest));
-  EXPECT_TRUE(equal_bytes(arena.bytes(), golden.wanted));
-  EXPECT_EQ(to_hex(arena.device->digest(arena.buffer.span())),
-            to_hex(tensor_digest(golden.wanted)));
-}
-
 TEST(HostStagedGpu, every_golden_checkpoint_gives_the_tiles_and_digests_of_the_cpu) {
   SKIP_WITHOUT_GPU();
   const ArenaDevicePtr device = host_staged();
