@@ -25,7 +25,7 @@ scripts/check_format.sh
 
 jobs=$(nproc)
 summary=()
-failed=0
+failed=()
 sanitizer_settings() {  # of one part, in the environment
   export ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:strict_string_checks=1"
   export UBSAN_OPTIONS="print_stacktrace=1"
@@ -33,6 +33,11 @@ sanitizer_settings() {  # of one part, in the environment
   export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0"
 }
 sanitizer_settings
+failed_tests() {  # of one part: the end of what each printed, out of ctest's log
+  awk '/^[0-9]+\/[0-9]+ Testing: /{n = 0} {line[n++] = $0}
+       /^Test Failed\.$/{print "-- '"$1"': " line[0]; for (i = n > 150 ? n - 150 : 1; i < n; ++i) print line[i]}' \
+    "build/$1/Testing/Temporary/LastTest.log"
+}
 for part in "${parts[@]}"; do
   start=$SECONDS
   if [[ $part == cuda || $part == kernels ]] && ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
@@ -45,10 +50,14 @@ for part in "${parts[@]}"; do
   cmake --build --preset "$part" -j "$jobs"
   built=$((SECONDS - start))
   echo "== $part: tests"
-  if ctest --preset "$part" -j "$jobs" --timeout 600; then outcome=passed; else outcome=FAILED; failed=1; fi
+  if ctest --preset "$part" -j "$jobs" --timeout 600; then outcome=passed; else outcome=FAILED; failed+=("$part"); fi
   summary+=("$(printf '%-7s %s  build %4d s  tests %4d s' "$part" "$outcome" "$built" "$((SECONDS - start - built))")")
 done
 
+for part in "${failed[@]}"; do
+  echo "== $part: what failed"
+  failed_tests "$part"
+done
 echo "== summary"
 printf '%s\n' "${summary[@]}"
-exit "$failed"
+exit $((${#failed[@]} > 0))
