@@ -5,6 +5,7 @@ A test file ends with `harness.main()`, which takes --warproll BINARY and, for s
 --slowness FACTOR (of every deadline). Standard library only; shares no code with warproll.
 """
 import argparse
+import http.client
 import json
 import os
 import pathlib
@@ -90,7 +91,7 @@ class Worker(Process):
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the latter: it ended amid an answer
             return 0, ""
 
     def health(self):
