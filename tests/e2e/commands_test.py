@@ -112,6 +112,7 @@ class RunLeftovers(harness.Case):
                                      checkpoints__every_samples=150)
         self.worker = self.start_worker()
         self.expect_end(trainer, 0, seconds=60)
+        self.wait_until_acknowledged(self.worker)
         self.log = self.folder / "worker-log"
         self.samples = {(row["task_id"], row["sample_index"]): row for row in self.trajectories()}
         self.assertEqual(len(self.samples), 600)
@@ -199,6 +200,7 @@ class RunningWorker(harness.Case):
         trainer = self.start_trainer(tasks__count=50, tasks__group_size=4, checkpoints__publish=[harness.ARITH[1]])
         worker = self.start_worker()
         self.expect_end(trainer, 0)
+        self.wait_until_acknowledged(worker)
         health = worker.health()
         self.assertEqual((health["http_status"], health["state"], health["weight_version"], health["log_intake"],
                           health["update_state"]), (200, "serving", 1, "open", "idle"))

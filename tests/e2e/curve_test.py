@@ -41,6 +41,7 @@ class Curve(harness.Case):
             self.assertEqual(other.version(), 1)
         self.assertNotIn("stranger joined", trainer.log())
         self.assertNotIn("bare joined", trainer.log())
+        self.wait_until_acknowledged(worker)
         self.check_log(self.folder / "allowed-log")
         self.assertEqual(worker.terminate(), 0)
 

@@ -201,6 +201,11 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout.strip()
 
+    def wait_until_acknowledged(self, worker):
+        """A trainer may end before the worker has read its last acknowledgements."""
+        self.wait_until("everything is acknowledged", alive=[worker], condition=lambda: worker.metrics().get(
+            'warproll_log_samples{place="outbox"}') == 0)
+
     def check_log(self, directory, outbox=0):
         """The log is undamaged, S9 holds, and so many samples wait for the trainer. Gives the stats."""
         self.assertIn(" 0 findings", self.run_command("log", "verify", directory).stdout)
