@@ -4,7 +4,10 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 namespace warproll {
 namespace {
@@ -59,9 +62,10 @@ class Handler final : public CivetHandler {
 }  // namespace
 
 struct MetricsServer::Impl {
-  Impl(const std::vector<std::string>& options, std::function<std::vector<Metric>()> metrics,
-       std::function<Health()> health)
-      : metrics_handler([metrics = std::move(metrics)](mg_connection* connection) {
+  Impl(const std::string& bind, const std::vector<std::string>& options,
+       std::function<std::vector<Metric>()> metrics, std::function<Health()> health)
+      : host(bind.starts_with('[') ? bind.substr(1, bind.size() - 2) : bind),
+        metrics_handler([metrics = std::move(metrics)](mg_connection* connection) {
           answer(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8",
                  serialize(metrics()));
         }),
@@ -75,13 +79,30 @@ struct MetricsServer::Impl {
     server.addHandler("/metrics", metrics_handler);
     server.addHandler("/healthz", health_handler);
   }
+  const std::string host;  // where the server is reached
   Handler metrics_handler;
   Handler health_handler;
   CivetServer server;
 };
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-MetricsServer::~MetricsServer() = default;
+
+// The server sees that it is to stop when a connection comes, else after up to two seconds.
+MetricsServer::~MetricsServer() {
+  const int port = this->port();
+  std::atomic<bool> has_stopped{false};
+  std::thread stopping([&] {
+    impl_->server.close();
+    has_stopped = true;
+  });
+  while (!has_stopped) {
+    char error[64];
+    mg_connection* knock = mg_connect_client(impl_->host.c_str(), port, 0, error, sizeof error);
+    if (knock != nullptr) mg_close_connection(knock);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  stopping.join();
+}
 
 int MetricsServer::port() const { return impl_->server.getListeningPorts().at(0); }
 
@@ -91,7 +112,8 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(
   const std::string address = bind + ":" + std::to_string(port);
   try {
     return std::unique_ptr<MetricsServer>(new MetricsServer(
-        std::make_unique<Impl>(std::vector<std::string>{"listening_ports", address, "num_threads",
+        std::make_unique<Impl>(bind,
+                               std::vector<std::string>{"listening_ports", address, "num_threads",
                                                         "2", "request_timeout_ms", "5000"},
                                std::move(metrics), std::move(health))));
   } catch (const CivetException& error) {

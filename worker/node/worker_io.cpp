@@ -110,7 +110,6 @@ void WorkerNode::send_outgoing(SteadyTime now) {
 
 void WorkerNode::publish_io_state() {
   io_streaming_ = publisher_->streaming();
-  io_drained_ = publisher_->drained();
   const std::lock_guard lock(mutex_);
   publisher_stats_ = publisher_->stats();
 }

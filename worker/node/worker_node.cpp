@@ -89,7 +89,8 @@ void WorkerNode::drain(StopSignal& stop, SteadyTime deadline) {
     logger_.warn(std::to_string(collector_->open_task_ids().size()) +
                  " tasks did not end within worker.drain_ms; the trainer issues them again");
   }
-  while (!io_drained_ && io_streaming_ && Clock::now() < deadline && fault().ok()) {
+  const auto committed = [this] { return log_->commit_upto() >= log_->last_seq(); };
+  while (!committed() && io_streaming_ && Clock::now() < deadline && fault().ok()) {
     stop.wait_until(Clock::now() + kDrainPoll);
   }
   const CollectorStats stats = collector_->stats();
@@ -100,10 +101,10 @@ void WorkerNode::drain(StopSignal& stop, SteadyTime deadline) {
 
 // In reverse order of start; safe at any point of it.
 Status WorkerNode::shut_down() {
-  metrics_.reset();
-  io_stop_ = true;
+  io_stop_ = true;  // first: the trainer hears BYE at once
   waker_.wake();
   if (io_thread_.joinable()) io_thread_.join();
+  metrics_.reset();
   if (log_) log_->set_sealed_listener({});
   updates_.reset();  // cancels a receive that runs
   collector_stop_ = true;

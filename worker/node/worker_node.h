@@ -111,7 +111,6 @@ class WorkerNode {
 
   std::atomic<bool> drain_asked_{false};
   std::atomic<bool> io_streaming_{false};
-  std::atomic<bool> io_drained_{false};
   std::atomic<StopSignal*> stop_{nullptr};
   mutable std::mutex mutex_;
   PublisherStats publisher_stats_;  // as of the last io round

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 
 namespace warproll {
 namespace {
@@ -53,6 +54,17 @@ TEST(MetricsServer, ServesPrometheusTextAndFollowsTheHealth) {
   const std::string sick = http_get(server->port(), "/healthz");
   EXPECT_THAT(sick, StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(sick, HasSubstr(R"({"state":"x"})"));
+}
+
+TEST(MetricsServer, StopsAtOnce) {
+  for (const char* bind : {"127.0.0.1", "0.0.0.0"}) {
+    auto server = MetricsServer::start(bind, 0, sample_metrics, [] { return Health{true, "{}"}; });
+    ASSERT_TRUE(server.ok()) << server.status().to_string();
+    EXPECT_THAT(http_get((*server)->port(), "/healthz"), StartsWith("HTTP/1.1 200 OK"));
+    const auto begun = std::chrono::steady_clock::now();
+    server->reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(1'500)) << bind;
+  }
 }
 
 TEST(MetricsServer, ATakenPortIsAnErrorThatNamesIt) {
