@@ -59,7 +59,11 @@ class UpdateStates(harness.Case):
         return self.heard
 
     def said(self, text, after=0):
-        return any(text in said for _, said in self.events()[after:])
+        """The version of which it was said first behind the first `after` events, or None."""
+        return next((version for version, said in self.events()[after:] if text in said), None)
+
+    def said_of(self, version, text):
+        return any(of == version and text in said for of, said in self.events())
 
     def converged(self):
         versions = {self.running[name].version() for name in WORKERS}
@@ -81,23 +85,25 @@ class UpdateStates(harness.Case):
     def poll(self, condition, seconds=3):
         deadline = time.monotonic() + seconds * harness.options.slowness
         while time.monotonic() < deadline:
-            if condition():
-                return True
+            value = condition()
+            if value:
+                return value
             time.sleep(0.001)
-        return False
+        return None
 
     def catch_begun(self):
         """worker-1 has not yet answered a Begin that was sent to it."""
         seen = len(self.events())
         self.freeze("worker-1")
-        return (self.poll(lambda: self.said("is offered to 2 workers", seen), 2) and
-                not self.said("worker-1 accepts", seen))
+        version = self.poll(lambda: self.said("is offered to 2 workers", seen), 2)
+        return version and not self.said_of(version, "worker-1 accepts")
 
     def catch_accepted(self):
         """worker-1 has accepted and waits for the Start, since worker-2 does not answer."""
         seen = len(self.events())
         self.freeze("worker-2")
-        return (self.poll(lambda: self.said("worker-1 accepts", seen)) and not self.said("worker-2 accepts", seen)
+        version = self.poll(lambda: self.said("worker-1 accepts", seen))
+        return (version and not self.said_of(version, "worker-2 accepts")
                 and self.worker().health()["update_state"] == "receiving")
 
     def receiving_bytes(self):
@@ -119,19 +125,23 @@ class UpdateStates(harness.Case):
     def catch_ready(self):
         """worker-1 is ready and waits for the commit, since worker-2 is stopped amid its transfer."""
         seen = len(self.events())
-        if not self.poll(lambda: self.said("worker-2 accepts", seen)):
+        version = self.poll(lambda: self.said("worker-2 accepts", seen))
+        if not version:
             return False
         self.freeze("worker-2")
-        return (self.poll(lambda: self.said("worker-1 is ready", seen)) and not self.said("worker-2 is ready", seen)
+        return (self.poll(lambda: self.said_of(version, "worker-1 is ready"))
+                and not self.said_of(version, "worker-2 is ready")
                 and self.worker().health()["update_state"] == "ready")
 
     def catch_committed(self):
         """The fleet's decision has fallen, and worker-1 has not said that it flipped."""
         seen = len(self.events())
-        if not self.poll(lambda: self.said("worker-1 is ready", seen)):
+        version = self.poll(lambda: self.said("worker-1 is ready", seen))
+        if not version:
             return False
         self.freeze("worker-1")
-        return self.poll(lambda: self.said("is committed", seen)) and not self.said("worker-1 serves", seen)
+        return (self.poll(lambda: self.said_of(version, "is committed"))
+                and not self.said_of(version, "worker-1 serves"))
 
     # The test of one state and one victim.
 

@@ -124,9 +124,7 @@ TEST(DeadTrainers, FiftyThatDieInTheMiddleLeaveTheOldVersionAndLeakNothing) {
   ASSERT_TRUE(committed && std::holds_alternative<UpdateCommitted>(*committed));
   EXPECT_EQ(receiver.serving()->weight_version, 2u);
   source.reset();
-  // Connections close in the background.
-  for (const auto deadline = in_ms(20'000); open_fds() > fds && Clock::now() < deadline;)
-    std::this_thread::yield();
+  wait_for_at_most(fds, threads);
   EXPECT_LE(open_fds(), fds);
   EXPECT_LE(live_threads(), threads);
 }

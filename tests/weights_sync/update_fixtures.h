@@ -89,5 +89,11 @@ inline size_t count_entries(const char* directory) {
 }
 inline size_t open_fds() { return count_entries("/proc/self/fd"); }
 inline size_t live_threads() { return count_entries("/proc/self/task"); }
+// Connections close in the background, and a thread is listed for a moment after its join.
+inline void wait_for_at_most(size_t fds, size_t threads) {
+  const auto deadline = in_ms(20'000);
+  while ((open_fds() > fds || live_threads() > threads) && Clock::now() < deadline)
+    std::this_thread::yield();
+}
 
 }  // namespace warproll::update_fixtures

@@ -90,12 +90,12 @@ TEST_F(Receiver, NoCallWaitsForATransferThatStandsStill) {
 TEST_F(Receiver, TheDeadlineEndsATransferThatStandsStill) {
   start();
   transport.stop_at(3);
-  const UpdateId id = begin(v2, 100);
+  const UpdateId id = begin(v2, 2000);
   ASSERT_TRUE(next<UpdateAccept>());
   receiver->handle(UpdateStart{id, {}, ""});
   const auto failed = next<UpdateFailed>();
   ASSERT_TRUE(failed);
-  EXPECT_THAT(failed->reason, HasSubstr("deadline of 100 ms passed while it was receiving"));
+  EXPECT_THAT(failed->reason, HasSubstr("deadline of 2000 ms passed while it was receiving"));
   transport.release();
   EXPECT_EQ(update_to(v2), cold_layout_digest(2));
 }

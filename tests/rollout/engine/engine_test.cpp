@@ -36,6 +36,8 @@ TEST(Engine, GivesEverySubmittedSampleOnceWhileWeightsSwap) {
   const auto engine = make_engine(config);
   constexpr uint64_t kPerProducer = 150;
   std::atomic<int> refused{0};
+  std::atomic<uint64_t> flips{0};
+  const auto give_up = soon();
   std::vector<std::thread> producers;
   std::mutex mutex;
   std::map<uint64_t, SampleRequest> requests;
@@ -43,6 +45,8 @@ TEST(Engine, GivesEverySubmittedSampleOnceWhileWeightsSwap) {
     producers.emplace_back([&, producer] {
       std::mt19937_64 random(producer);
       for (uint64_t i = 0; i < kPerProducer;) {
+        // Weights come all along, also where the swapper gets no CPU for a while.
+        while (flips < i * 5 / kPerProducer && Clock::now() < give_up) std::this_thread::yield();
         SampleRequest request = fake_request(producer * 1000 + i, fake_prompt(9), 12);
         request.in_flight = static_cast<InFlightPolicy>(random() % 4);
         const Status status = engine->submit(request);
@@ -60,7 +64,6 @@ TEST(Engine, GivesEverySubmittedSampleOnceWhileWeightsSwap) {
     });
   }
   std::atomic<bool> done{false};
-  uint64_t flips = 0;
   std::thread swapper([&] {
     for (uint64_t version = 2; !done; ++version) {
       const auto report = engine->install_weights(fake_weights(version), soon());
@@ -74,7 +77,6 @@ TEST(Engine, GivesEverySubmittedSampleOnceWhileWeightsSwap) {
     }
   });
   std::map<uint64_t, GeneratedSample> samples;
-  const auto give_up = soon();
   while (samples.size() < 2 * kPerProducer && Clock::now() < give_up) {
     for (GeneratedSample& sample : engine->poll(Clock::now() + std::chrono::milliseconds(100))) {
       const uint64_t request_id = sample.request_id;

@@ -45,7 +45,7 @@ class NcclFleet : public testing::Test {
   void start(Worker& worker) {
     worker.transport = std::make_unique<NcclTransport>(
         std::make_shared<FakeNccl>(cluster_),
-        NcclTransportOptions{.silence = milliseconds(20'000), .ending = kEnding});
+        NcclTransportOptions{.silence = milliseconds(20'000), .ending = Patience{}.ending});
     UpdateReceiverOptions options;
     options.protocol.producer_id_hex = to_hex(Digest(worker.id));
     options.layout = model_layout();
@@ -114,7 +114,7 @@ class NcclFleet : public testing::Test {
 
   FakeCluster cluster_;
   NcclSource source_{std::make_shared<FakeNccl>(cluster_),
-                     {.silence = milliseconds(20'000), .ending = kEnding}};
+                     {.silence = milliseconds(20'000), .ending = Patience{}.ending}};
   Broadcaster trainer_{{.trainer_epoch = 1, .restate_ms = 200, .liveness_ms = 60'000}};
   std::mutex mutex_;
   std::condition_variable came_;

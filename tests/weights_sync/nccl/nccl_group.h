@@ -25,14 +25,20 @@ inline constexpr int kSlow = 10;  // everything takes longer, so patience does
 #else
 inline constexpr int kSlow = 1;
 #endif
-inline constexpr milliseconds kSilence{400 * kSlow};
-inline constexpr milliseconds kEnding{200 * kSlow};
+// How long nothing may move, and ending may take. A hang is what few tests are about; the others are not
+// to fail because a thread gets no CPU for a moment.
+struct Patience {
+  milliseconds silence{10'000 * kSlow};
+  milliseconds ending{5'000 * kSlow};
+};
+inline constexpr Patience kImpatient{milliseconds(400 * kSlow), milliseconds(200 * kSlow)};
 
 struct FakeMember {
-  explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes)
+  explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes, const Patience& patience = {})
       : transport(std::make_unique<NcclTransport>(
             std::make_shared<FakeNccl>(cluster),
-            NcclTransportOptions{.max_ctas = 4, .silence = kSilence, .ending = kEnding})),
+            NcclTransportOptions{
+                .max_ctas = 4, .silence = patience.silence, .ending = patience.ending})),
         stream(stream_bytes) {}
   std::unique_ptr<NcclTransport> transport;  // keeps its staging slots
   update_fixtures::StreamCollector stream;
@@ -55,14 +61,18 @@ struct FakeMember {
 
 class FakeFleet {
  public:
-  explicit FakeFleet(OfferedCheckpoint offered)
-      : offered_(std::move(offered)),
-        source_(std::make_unique<NcclSource>(
-            std::make_shared<FakeNccl>(cluster_),
-            NcclSourceOptions{.max_ctas = 4, .silence = kSilence, .ending = kEnding})) {}
+  explicit FakeFleet(OfferedCheckpoint offered) : offered_(std::move(offered)) { set({}); }
   ~FakeFleet() {
     cluster_.release();
     join();
+  }
+
+  // Before the first start.
+  void set(const Patience& patience) {
+    patience_ = patience;
+    source_ = std::make_unique<NcclSource>(
+        std::make_shared<FakeNccl>(cluster_),
+        NcclSourceOptions{.max_ctas = 4, .silence = patience.silence, .ending = patience.ending});
   }
 
   // A group of num_members, of which `joining` really come.
@@ -75,7 +85,8 @@ class FakeFleet {
     ASSERT_TRUE(unique_id.ok()) << unique_id.status().to_string();
     members_.clear();
     for (int i = 0; i < joining; ++i) {
-      members_.push_back(std::make_unique<FakeMember>(cluster_, offered_.manifest->stream_bytes()));
+      members_.push_back(
+          std::make_unique<FakeMember>(cluster_, offered_.manifest->stream_bytes(), patience_));
       ReceiveRequest request{id_, route_.source, "", in_ms(10'000 * kSlow)};
       request.participants = names;
       request.nccl_unique_id = *unique_id;
@@ -120,6 +131,7 @@ class FakeFleet {
  private:
   FakeCluster cluster_;
   const OfferedCheckpoint offered_;
+  Patience patience_;
   std::unique_ptr<NcclSource> source_;
   TransportRoute route_;
   UpdateId id_;

@@ -130,10 +130,10 @@ void LiveUpdateRig::start_load(int32_t tokens_per_sample) {
 
 void LiveUpdateRig::make_load(int32_t tokens_per_sample) {
   while (!stopping_) {
+    // So many rounds of kStepsAheadOfLoad steps may go on: counted before what they end is replaced.
+    const uint64_t rounds = steps_.count() / kStepsAheadOfLoad + 1;
     collect(in_ms(2));
     top_up(tokens_per_sample);
-    // So many rounds of kStepsAheadOfLoad steps may go on from here.
-    const uint64_t rounds = steps_.count() / kStepsAheadOfLoad + 1;
     while (top_ups_.count() < rounds) top_ups_.add();
   }
   const auto give_up = in_ms(kPatienceMs);
