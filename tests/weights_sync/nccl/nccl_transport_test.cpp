@@ -99,6 +99,7 @@ TEST_P(NcclTransfer, ACancelledMemberReturnsAtOnceAndTheOthersSee) {
 }
 
 TEST_P(NcclTransfer, StoppingOrWithdrawingEndsTheRootAtOnce) {
+  fleet.set(kImpatient);  // of a member whose root stopped before it joined
   for (const bool withdraw : {false, true}) {
     fleet.cluster().set({.hold_from = 2});
     fleet.start(1, 1, on_device());
