@@ -1,12 +1,13 @@
 #include "worker/node/metrics_server.h"
 
-#include <CivetServer.h>
+#include <civetweb.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <string_view>
 #include <thread>
 
 namespace warproll {
@@ -46,43 +47,32 @@ void answer(mg_connection* connection, int code, const char* reason, const char*
   mg_write(connection, body.data(), body.size());
 }
 
-class Handler final : public CivetHandler {
- public:
-  using Function = std::function<void(mg_connection*)>;
-  explicit Handler(Function function) : function_(std::move(function)) {}
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    function_(connection);
-    return true;
-  }
-
- private:
-  const Function function_;
-};
-
 }  // namespace
 
 struct MetricsServer::Impl {
-  Impl(const std::string& bind, const std::vector<std::string>& options,
-       std::function<std::vector<Metric>()> metrics, std::function<Health()> health)
-      : host(bind.starts_with('[') ? bind.substr(1, bind.size() - 2) : bind),
-        metrics_handler([metrics = std::move(metrics)](mg_connection* connection) {
-          answer(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8",
-                 serialize(metrics()));
-        }),
-        health_handler([health = std::move(health)](mg_connection* connection) {
-          const Health state = health();
-          answer(connection, state.healthy ? 200 : 503,
-                 state.healthy ? "OK" : "Service Unavailable", "application/json",
-                 state.json + "\n");
-        }),
-        server(options) {
-    server.addHandler("/metrics", metrics_handler);
-    server.addHandler("/healthz", health_handler);
+  std::string host;  // where the server is reached
+  std::function<std::vector<Metric>()> metrics;
+  std::function<Health()> health;
+  mg_context* context = nullptr;
+
+  // Of every request, from the first connection on. 0: not ours, which the server answers with 404.
+  static int on_request(mg_connection* connection) {
+    const mg_request_info& request = *mg_get_request_info(connection);
+    const auto& self = *static_cast<const Impl*>(request.user_data);
+    const std::string_view path = request.local_uri;
+    if (std::string_view(request.request_method) != "GET") return 0;
+    if (path == "/metrics") {
+      answer(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8",
+             serialize(self.metrics()));
+      return 200;
+    }
+    if (path != "/healthz") return 0;
+    const Health state = self.health();
+    const int code = state.healthy ? 200 : 503;
+    answer(connection, code, state.healthy ? "OK" : "Service Unavailable", "application/json",
+           state.json + "\n");
+    return code;
   }
-  const std::string host;  // where the server is reached
-  Handler metrics_handler;
-  Handler health_handler;
-  CivetServer server;
 };
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -92,7 +82,7 @@ MetricsServer::~MetricsServer() {
   const int port = this->port();
   std::atomic<bool> has_stopped{false};
   std::thread stopping([&] {
-    impl_->server.close();
+    mg_stop(impl_->context);
     has_stopped = true;
   });
   while (!has_stopped) {
@@ -104,22 +94,30 @@ MetricsServer::~MetricsServer() {
   stopping.join();
 }
 
-int MetricsServer::port() const { return impl_->server.getListeningPorts().at(0); }
+int MetricsServer::port() const {
+  mg_server_port port{};
+  mg_get_server_ports(impl_->context, 1, &port);
+  return port.port;
+}
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(
     const std::string& bind, int port, std::function<std::vector<Metric>()> metrics,
     std::function<Health()> health) {
+  auto impl = std::make_unique<Impl>();
+  impl->host = bind.starts_with('[') ? bind.substr(1, bind.size() - 2) : bind;
+  impl->metrics = std::move(metrics);
+  impl->health = std::move(health);
   const std::string address = bind + ":" + std::to_string(port);
-  try {
-    return std::unique_ptr<MetricsServer>(new MetricsServer(
-        std::make_unique<Impl>(bind,
-                               std::vector<std::string>{"listening_ports", address, "num_threads",
-                                                        "2", "request_timeout_ms", "5000"},
-                               std::move(metrics), std::move(health))));
-  } catch (const CivetException& error) {
-    return unavailable("metrics: cannot listen on " + address + " (" + error.what() +
-                       "); another process may have it, see metrics.bind and metrics.port");
+  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", "2",
+                           "request_timeout_ms", "5000",          nullptr};
+  mg_callbacks callbacks{};
+  callbacks.begin_request = &Impl::on_request;
+  impl->context = mg_start(&callbacks, impl.get(), options);
+  if (impl->context == nullptr) {
+    return unavailable("metrics: cannot listen on " + address +
+                       "; another process may have it, see metrics.bind and metrics.port");
   }
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(impl)));
 }
 
 }  // namespace warproll
