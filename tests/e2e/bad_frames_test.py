@@ -58,7 +58,8 @@ class Proxy:
         self.context = zmq.Context()
         self.front = self.context.socket(zmq.ROUTER)  # the worker connects here
         self.front.linger = 0
-        self.endpoint = f"tcp://127.0.0.1:{self.front.bind_to_random_port('tcp://127.0.0.1', 20000, 32000)}"
+        self.endpoint = f"tcp://127.0.0.1:{harness.free_port()}"
+        self.front.bind(self.endpoint)
         self.trainer_endpoint = trainer_endpoint
         self.thrown = {"worker": 0, "trainer": 0}
         self.to_throw = []

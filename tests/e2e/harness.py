@@ -32,16 +32,23 @@ OK, FAILED, USAGE, NOT_FOUND, BAD_INPUT, UNAVAILABLE = 0, 1, 2, 3, 4, 5
 options = argparse.Namespace(warproll="", slowness=2.0, rounds=None)
 
 
+reservations = []
+
+
 def free_port():
-    """A port nobody listens on, outside the range that outgoing connections are given."""
+    """A port nobody listens on, outside the range that outgoing connections are given. A test that
+    runs beside this one does not get it either: the UDP port of that number stands for it."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
+        reservation = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe:
             try:
+                reservation.bind(("127.0.0.1", port))
                 probe.bind(("127.0.0.1", port))
+                reservations.append(reservation)
                 return port
             except OSError:
-                continue
+                reservation.close()
 
 
 class Process:
