@@ -89,7 +89,8 @@ class Publisher {
 
   [[nodiscard]] bool streaming() const { return session_.state() == SessionState::kStreaming; }
   [[nodiscard]] const Status& stopped_because() const { return session_.stopped_because(); }
-  [[nodiscard]] bool drained() const;  // everything sealed is committed, refused or a gap
+  // Everything sealed is committed, refused or a gap. Thread: any.
+  [[nodiscard]] bool drained() const;
   [[nodiscard]] PublisherStats stats() const;
 
  private:

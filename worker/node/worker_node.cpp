@@ -89,8 +89,7 @@ void WorkerNode::drain(StopSignal& stop, SteadyTime deadline) {
     logger_.warn(std::to_string(collector_->open_task_ids().size()) +
                  " tasks did not end within worker.drain_ms; the trainer issues them again");
   }
-  const auto committed = [this] { return log_->commit_upto() >= log_->last_seq(); };
-  while (!committed() && io_streaming_ && Clock::now() < deadline && fault().ok()) {
+  while (!publisher_->drained() && io_streaming_ && Clock::now() < deadline && fault().ok()) {
     stop.wait_until(Clock::now() + kDrainPoll);
   }
   const CollectorStats stats = collector_->stats();
