@@ -171,15 +171,24 @@ Digest TensorHasher::finish() const {
 Digest weight_digest(std::span<const TensorInfo> tensors, std::span<const Digest> digests) {
   WARPROLL_CHECK(tensors.size() == digests.size(), std::to_string(tensors.size()) + " tensors, " +
                                                        std::to_string(digests.size()) + " digests");
-  std::vector<size_t> order(tensors.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return tensors[a].name < tensors[b].name; });
+  std::vector<DigestedTensor> sorted;
+  for (size_t i = 0; i < tensors.size(); ++i) sorted.push_back({&tensors[i], &digests[i]});
+  sort_by_name(sorted);
+  return weight_digest_of_sorted(sorted);
+}
+
+void sort_by_name(std::span<DigestedTensor> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const DigestedTensor& a, const DigestedTensor& b) {
+    return a.tensor->name < b.tensor->name;
+  });
+}
+
+Digest weight_digest_of_sorted(std::span<const DigestedTensor> tensors) {
   Hash hash;
   hash.add("warproll weights 1\n");
-  hash.add_little_endian(static_cast<uint64_t>(order.size()));
-  for (const size_t i : order) {
-    add_tensor(hash, tensors[i].name, tensors[i].dtype, tensors[i].shape, digests[i]);
+  hash.add_little_endian(static_cast<uint64_t>(tensors.size()));
+  for (const auto& [tensor, digest] : tensors) {
+    add_tensor(hash, tensor->name, tensor->dtype, tensor->shape, *digest);
   }
   return hash.digest();
 }

@@ -59,6 +59,14 @@ class TensorHasher {
 
 // tensors[i] has digests[i]; any order (sorted inside). Sizes must be equal (checked invariant).
 Digest weight_digest(std::span<const TensorInfo> tensors, std::span<const Digest> digests);
+// The same in two steps: tens of thousands of names take longer to sort than to hash, and can be sorted
+// before the digests are known.
+struct DigestedTensor {
+  const TensorInfo* tensor = nullptr;
+  const Digest* digest = nullptr;
+};
+void sort_by_name(std::span<DigestedTensor> tensors);
+Digest weight_digest_of_sorted(std::span<const DigestedTensor> tensors);
 
 // arena.size() >= layout.total_bytes and slots inside it (checked invariant). num_threads 0 = as
 // many as the machine has.

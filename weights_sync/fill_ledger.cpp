@@ -30,7 +30,11 @@ std::string quoted(const TensorInfo& tensor) { return "tensor '" + tensor.name +
 }  // namespace
 
 FillLedger::FillLedger(FillPlan plan, const Manifest* manifest)
-    : plan_(std::move(plan)), manifest_(manifest), arrivals_(plan_.tensors.size()) {}
+    : plan_(std::move(plan)),
+      manifest_(manifest),
+      arrivals_(plan_.tensors.size()),
+      source_(sorted_tensors(/*exported=*/false)),
+      export_(plan_.quantises ? sorted_tensors(true) : std::vector<DigestedTensor>()) {}
 
 Result<size_t> FillLedger::claim(std::string_view name, bool whole) {
   const auto found = plan_.index.find(name);
@@ -121,22 +125,19 @@ Status FillLedger::check_aliases() const {
   return ok_status();
 }
 
-Digest FillLedger::weight_digest_of(bool exported) const {
-  std::vector<TensorInfo> tensors;
-  std::vector<Digest> digests;
+std::vector<DigestedTensor> FillLedger::sorted_tensors(bool exported) const {
+  std::vector<DigestedTensor> tensors;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];
     if (exported && tensor.kind == PlannedTensor::Kind::kQuantise) {
-      tensors.push_back(tensor.quantised.elements);
-      digests.push_back(arrivals_[i].elements_digest);
-      tensors.push_back(tensor.quantised.scales);
-      digests.push_back(arrivals_[i].scales_digest);
+      tensors.push_back({&tensor.quantised.elements, &arrivals_[i].elements_digest});
+      tensors.push_back({&tensor.quantised.scales, &arrivals_[i].scales_digest});
     } else {
-      tensors.push_back(tensor.info);
-      digests.push_back(arrivals_[i].digest);
+      tensors.push_back({&tensor.info, &arrivals_[i].digest});
     }
   }
-  return weight_digest(tensors, digests);
+  sort_by_name(tensors);
+  return tensors;
 }
 
 Result<FilledArena> FillLedger::finish() const {
@@ -144,8 +145,8 @@ Result<FilledArena> FillLedger::finish() const {
   WARPROLL_TRY(check_aliases());
   FilledArena filled;
   for (const PlannedTensor& tensor : plan_.tensors) filled.source_bytes += tensor.info.bytes;
-  filled.source_digest = weight_digest_of(/*exported=*/false);
-  filled.weight_digest = plan_.quantises ? weight_digest_of(true) : filled.source_digest;
+  filled.source_digest = weight_digest_of_sorted(source_);
+  filled.weight_digest = plan_.quantises ? weight_digest_of_sorted(export_) : filled.source_digest;
   const bool known = manifest_ != nullptr && manifest_->weight_digest != Digest{};
   if (known && manifest_->weight_digest != filled.weight_digest) {
     return data_loss("weight_digest of the filled arena is " + to_hex(filled.weight_digest) +

@@ -13,6 +13,7 @@
 
 #include "protocol/records.h"
 #include "protocol/status.h"
+#include "weights_sync/digest.h"
 #include "weights_sync/fill_plan.h"
 #include "weights_sync/manifest.h"
 #include "weights_sync/weight_filler.h"
@@ -53,11 +54,13 @@ class FillLedger {
     Digest scales_digest{};
   };
   [[nodiscard]] Status check_aliases() const;
-  [[nodiscard]] Digest weight_digest_of(bool exported) const;
+  [[nodiscard]] std::vector<DigestedTensor> sorted_tensors(bool exported) const;
 
   FillPlan plan_;
   const Manifest* manifest_;
   std::vector<Arrival> arrivals_;  // [plan.tensors]
+  // As the source has them and, if the plan quantises, as `warproll checkpoint quantize` exports them.
+  const std::vector<DigestedTensor> source_, export_;
   std::mutex mutex_;
 };
 
