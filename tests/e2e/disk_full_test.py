@@ -74,8 +74,7 @@ class DiskFull(harness.Case):
         self.assertIn(str(log), health["log_pause_reason"])
         self.assertEqual(worker.metrics()["warproll_log_paused"], 1)
         # Sending goes on: what is sealed reaches the trainer.
-        self.wait_until("what is sealed is sent", lambda: worker.metrics()['warproll_log_samples{place="outbox"}'] == 0,
-                        alive=[trainer, worker])
+        self.wait_until_acknowledged(worker, trainer)
         self.assertTrue(worker.health()["connected"])
         taken = len(self.lines())
         self.free()

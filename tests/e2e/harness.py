@@ -94,10 +94,12 @@ class Worker(Process):
     def http(self, path):
         """(status, body) of a GET, or (0, '') while nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=5) as answer:
+            try:
+                answer = urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}{path}", timeout=5)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
                 return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
         except (OSError, http.client.HTTPException):  # the latter: it ended amid an answer
             return 0, ""
 
@@ -208,9 +210,9 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout.strip()
 
-    def wait_until_acknowledged(self, worker):
-        """A trainer may end before the worker has read its last acknowledgements."""
-        self.wait_until("everything is acknowledged", alive=[worker], condition=lambda: worker.metrics().get(
+    def wait_until_acknowledged(self, worker, *alive):
+        """Nothing sealed waits. A trainer may end before the worker has read its last acknowledgements."""
+        self.wait_until("everything is acknowledged", alive=[worker, *alive], condition=lambda: worker.metrics().get(
             'warproll_log_samples{place="outbox"}') == 0)
 
     def check_log(self, directory, outbox=0):

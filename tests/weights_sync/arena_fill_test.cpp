@@ -254,7 +254,7 @@ TEST(ArenaFiller, random_layouts_are_filled_as_a_plain_copy_would) {
     uint64_t end = 0;
     for (uint64_t s = 0; s < 1 + random() % 6; ++s) {
       ArenaSlot slot{"slot" + std::to_string(s), Dtype::kU8, {}, 0, 0, {}};
-      slot.offset_bytes = (end + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+      slot.offset_bytes = align_to_arena(end);
       for (uint64_t t = 0; t < 1 + random() % 4; ++t) {
         const auto rows = static_cast<int64_t>(random() % 40);
         const auto cols = static_cast<int64_t>(random() % 40);

@@ -108,7 +108,7 @@ TEST(DeadTrainers, FiftyThatDieInTheMiddleLeaveTheOldVersionAndLeakNothing) {
     ASSERT_EQ(receiver.serving()->weight_version, 1u);
     if (trainer == 5) {
       fds = open_fds();
-      threads = live_threads();
+      threads = settled_threads();
     }
   }
   dies = false;

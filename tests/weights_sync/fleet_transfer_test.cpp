@@ -187,7 +187,7 @@ Result<ArenaLayout> one_slot_each(const CheckpointFiles&, std::span<const Tensor
     source.shape = tensor.shape;
     slot.sources.push_back(source);
     layout.slots.push_back(slot);
-    layout.total_bytes += (tensor.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+    layout.total_bytes += align_to_arena(tensor.bytes);
   }
   return layout;
 }
@@ -232,14 +232,14 @@ TEST_P(FleetTransfer, AThousandUpdatesLeakNoDescriptorThreadOrMemory) {
     ASSERT_EQ(fleet.engine(0)->weight_digest, offered.manifest->weight_digest);
     if (update == 100) {
       fds = open_fds();
-      threads = live_threads();
+      threads = settled_threads();
       resident = resident_bytes();
     }
   }
   const size_t closing = 4;  // descriptors of a connection that was, or is not yet
   wait_for_at_most(fds + closing, threads);
   EXPECT_LE(open_fds(), fds + closing);
-  EXPECT_LE(live_threads(), threads);
+  EXPECT_EQ(live_threads(), threads);
   if (!kSanitized) {
     EXPECT_LT(resident_bytes(), resident + (8 << 20));
   }

@@ -2,6 +2,7 @@
 // waiting on a condition, and a small proxy that damages chunks on their way.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -89,7 +90,14 @@ inline size_t count_entries(const char* directory) {
 }
 inline size_t open_fds() { return count_entries("/proc/self/fd"); }
 inline size_t live_threads() { return count_entries("/proc/self/task"); }
-// Connections close in the background, and a thread is listed for a moment after its join.
+// A thread is listed for a moment after its join: the least of some looks.
+inline size_t settled_threads() {
+  size_t least = live_threads();
+  for (const auto end = in_ms(50); Clock::now() < end; std::this_thread::yield())
+    least = std::min(least, live_threads());
+  return least;
+}
+// For the same reason, and because connections close in the background.
 inline void wait_for_at_most(size_t fds, size_t threads) {
   const auto deadline = in_ms(20'000);
   while ((open_fds() > fds || live_threads() > threads) && Clock::now() < deadline)

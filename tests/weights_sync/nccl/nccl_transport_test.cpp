@@ -14,6 +14,7 @@ using testing::HasSubstr;
 using update_fixtures::arith;
 using update_fixtures::live_threads;
 using update_fixtures::open_fds;
+using update_fixtures::settled_threads;
 using update_fixtures::wait_for_at_most;
 
 std::string silent_at(const std::string& what) {
@@ -183,12 +184,12 @@ TEST_P(NcclTransfer, ManyGroupsLeaveNoDescriptorOrThread) {
     while (fleet.source().num_groups() != 0) std::this_thread::yield();
     if (i == 10) {
       fds = open_fds();
-      threads = live_threads();
+      threads = settled_threads();
     }
   }
   wait_for_at_most(fds, threads);
-  EXPECT_LE(open_fds(), fds);
-  EXPECT_LE(live_threads(), threads);
+  EXPECT_EQ(open_fds(), fds);
+  EXPECT_EQ(live_threads(), threads);
   EXPECT_EQ(fleet.left_over(), "");
 }
 

@@ -56,6 +56,17 @@ TEST(MetricsServer, ServesPrometheusTextAndFollowsTheHealth) {
   EXPECT_THAT(sick, HasSubstr(R"({"state":"x"})"));
 }
 
+TEST(MetricsServer, OddRequestsLeaveItServing) {
+  const auto server = MetricsServer::start("127.0.0.1", 0, sample_metrics, [] {
+                        return Health{true, "{}"};
+                      }).value();
+  for (const char* path : {"*", "/", "/metricsx", "//metrics/..", "http://elsewhere/metrics", "%00",
+                           "", "/healthz?x=1", "/%2e%2e/healthz"}) {
+    (void)http_get(server->port(), path);
+    EXPECT_THAT(http_get(server->port(), "/healthz"), StartsWith("HTTP/1.1 200 OK")) << path;
+  }
+}
+
 TEST(MetricsServer, StopsAtOnce) {
   for (const char* bind : {"127.0.0.1", "0.0.0.0"}) {
     auto server = MetricsServer::start(bind, 0, sample_metrics, [] { return Health{true, "{}"}; });
