@@ -34,8 +34,8 @@ sanitizer_settings() {  # of one part, in the environment
 }
 sanitizer_settings
 failed_tests() {  # of one part: the end of what each printed, out of ctest's log
-  awk '/^[0-9]+\/[0-9]+ Testing: /{n = 0} {line[n++] = $0}
-       /^Test Failed\.$/{print "-- '"$1"': " line[0]; for (i = n > 150 ? n - 150 : 1; i < n; ++i) print line[i]}' \
+  awk -v part="$1" '/^[0-9]+\/[0-9]+ Testing: /{n = 0} {line[n++] = $0}
+       /^Test Failed\.$/{print "-- " part ": " line[0]; for (i = n > 150 ? n - 150 : 1; i < n; ++i) print line[i]}' \
     "build/$1/Testing/Temporary/LastTest.log"
 }
 for part in "${parts[@]}"; do

@@ -9,6 +9,12 @@ namespace {
 
 constexpr int32_t kMaxBlocks = 1 << 30;
 
+// K and V, all layers.
+uint64_t kv_block_bytes(const ModelDevice& device, const ModelConfig& model, int64_t block_tokens) {
+  return static_cast<uint64_t>(int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads *
+                               model.head_dim * device.runner.kv_value_bytes);
+}
+
 // What an update has in device memory while it comes: tensors on their way, a transport's buckets.
 uint64_t receive_bytes(const ArenaLayout& layout) {
   uint64_t largest = 0;
@@ -67,11 +73,6 @@ Result<ModelTensors> initial_tensors(const WorkerConfig& config) {
   WARPROLL_TRY_ASSIGN(checkpoint, Checkpoint::open(config.model.checkpoint));
   return ModelTensors{checkpoint.files(),
                       {checkpoint.tensors().begin(), checkpoint.tensors().end()}};
-}
-
-uint64_t kv_block_bytes(const ModelDevice& device, const ModelConfig& model, int64_t block_tokens) {
-  return static_cast<uint64_t>(int64_t{2} * model.num_layers * block_tokens * model.num_kv_heads *
-                               model.head_dim * device.runner.kv_value_bytes);
 }
 
 MemoryNeeds gpu_memory_needs(const ModelDevice& device, const ModelConfig& model,

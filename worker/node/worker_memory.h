@@ -26,8 +26,6 @@ struct ModelTensors {
 };
 Result<ModelTensors> initial_tensors(const WorkerConfig& config);
 
-// K and V of a block, all layers.
-uint64_t kv_block_bytes(const ModelDevice& device, const ModelConfig& model, int64_t block_tokens);
 // What follows from the model and the engine's sizes: all but what an update needs and what is wanted.
 MemoryNeeds gpu_memory_needs(const ModelDevice& device, const ModelConfig& model,
                              const ArenaLayout& layout, const EngineConfig& engine);
