@@ -5,9 +5,9 @@
 namespace warproll {
 namespace {
 
-// One chunk, its header and body; a peer cannot make us allocate more.
+// A peer cannot make us allocate more.
 SocketOptions chunk_options(SocketOptions options) {
-  options.max_message_bytes = kMaxChunkBytes;
+  options.max_message_bytes = kMaxChunkMessageBytes;
   return options;
 }
 
@@ -30,17 +30,17 @@ Result<std::optional<ReceivedChunkRequest>> ChunkServerSocket::receive(
     std::chrono::steady_clock::time_point deadline, const Waker* waker) {
   WARPROLL_TRY_ASSIGN(incoming, core_->receive(deadline, waker));
   if (!incoming) return std::optional<ReceivedChunkRequest>();
-  return std::optional(ReceivedChunkRequest{std::move(incoming->peer),
-                                            incoming->too_many
-                                                ? invalid_argument("CHUNK_REQUEST: too many frames")
-                                                : decode_chunk_request(incoming->frames)});
+  ReceivedChunkRequest received{std::move(incoming->peer)};
+  const Status single = incoming->check_single();
+  received.request = single.ok() ? decode_chunk_request(incoming->frame.bytes())
+                                 : single.with_context("CHUNK_REQUEST");
+  return std::optional(std::move(received));
 }
 
 Status ChunkServerSocket::send(const std::string& peer, const ChunkReply& reply,
                                std::span<const std::byte> bytes) {
   WARPROLL_TRY_ASSIGN(head, encode_chunk_reply_head(reply, bytes));
-  const std::span<const std::byte> parts[] = {head[0], head[1], bytes};
-  return core_->send(&peer, std::span(parts).first(bytes.empty() ? 2 : 3));
+  return core_->send(&peer, {head, bytes});
 }
 
 ChunkClientSocket::ChunkClientSocket(std::unique_ptr<SocketCore> core) : core_(std::move(core)) {}
@@ -60,16 +60,16 @@ Status ChunkClientSocket::wait_ready(std::chrono::steady_clock::time_point deadl
 }
 
 Status ChunkClientSocket::send(const ChunkRequest& request) {
-  WARPROLL_TRY_ASSIGN(frames, encode_chunk_request(request));
-  return core_->send(nullptr, frames);
+  WARPROLL_TRY_ASSIGN(frame, encode_chunk_request(request));
+  return core_->send(nullptr, {frame});
 }
 
 Result<std::optional<ChunkReply>> ChunkClientSocket::receive(
     std::chrono::steady_clock::time_point deadline, const Waker* waker) {
   WARPROLL_TRY_ASSIGN(incoming, core_->receive(deadline, waker));
   if (!incoming) return std::optional<ChunkReply>();
-  if (incoming->too_many) return invalid_argument("CHUNK_REPLY: too many frames");
-  WARPROLL_TRY_ASSIGN(reply, decode_chunk_reply(std::move(incoming->frames)));
+  WARPROLL_TRY(incoming->check_single().with_context("CHUNK_REPLY"));
+  WARPROLL_TRY_ASSIGN(reply, decode_chunk_reply(incoming->frame.bytes()));
   return std::optional(std::move(reply));
 }
 

@@ -11,7 +11,7 @@
 namespace warproll {
 namespace {
 
-constexpr uint64_t kMaxChunkMessageBytes = kMaxChunkBytes + (uint64_t{1} << 16);
+static_assert(kMaxChunkMessageBytes > kMaxChunkBytes + kFrameHeaderBytes);
 
 struct ChunkReplyBody {  // what travels in the body
   ChunkReply reply;
@@ -49,12 +49,14 @@ Status check_request(const ChunkRequest& request) {
                           std::to_string(kMaxChunkBytes) + " bytes within 2^64");
 }
 
-Result<FrameHeader> check_chunk_frames(const Frames& frames, uint16_t type, const char* name) {
-  auto header = check_frames(frames, kMaxChunkMessageBytes);
-  if (!header.ok()) return header.status().with_context(name);
-  if (header->type == type && header->flags == 0) return header;
-  return invalid_argument(std::string(name) + " has type " + std::to_string(header->type) +
-                          " and flags " + std::to_string(header->flags) + ", wanted " +
+Result<FrameParts> split_chunk_frame(std::span<const std::byte> frame, uint16_t type,
+                                     const char* name) {
+  auto parts = split_frame(frame, kMaxChunkMessageBytes);
+  if (!parts.ok()) return parts.status().with_context(name);
+  const FrameHeader& header = parts->header;
+  if (header.type == type && header.flags == 0) return parts;
+  return invalid_argument(std::string(name) + " has type " + std::to_string(header.type) +
+                          " and flags " + std::to_string(header.flags) + ", wanted " +
                           std::to_string(type) + " and 0");
 }
 
@@ -62,24 +64,24 @@ Result<FrameHeader> check_chunk_frames(const Frames& frames, uint16_t type, cons
 
 WARPROLL_DEFINE_BODY(ChunkRequest)
 
-Result<Frames> encode_chunk_request(const ChunkRequest& request) {
+Result<Bytes> encode_chunk_request(const ChunkRequest& request) {
   WARPROLL_TRY(check_request(request));
   FrameHeader header;
   header.type = kChunkRequestType;
   WARPROLL_TRY_ASSIGN(body, encode_body(request));
-  return make_frames(header, std::move(body), {});
+  return join_frame(header, body, {});
 }
 
-Result<ChunkRequest> decode_chunk_request(const Frames& frames) {
-  WARPROLL_TRY_ASSIGN(header, check_chunk_frames(frames, kChunkRequestType, "CHUNK_REQUEST"));
-  if (header.tensors_bytes != 0) return invalid_argument("CHUNK_REQUEST has bytes, wanted none");
+Result<ChunkRequest> decode_chunk_request(std::span<const std::byte> frame) {
+  WARPROLL_TRY_ASSIGN(parts, split_chunk_frame(frame, kChunkRequestType, "CHUNK_REQUEST"));
+  if (!parts.tensors.empty()) return invalid_argument("CHUNK_REQUEST has bytes, wanted none");
   ChunkRequest request;
-  WARPROLL_TRY(decode_body(frames[1], &request));
+  WARPROLL_TRY(decode_body(parts.body, &request));
   WARPROLL_TRY(check_request(request));
   return request;
 }
 
-Result<Frames> encode_chunk_reply_head(const ChunkReply& reply, std::span<const std::byte> bytes) {
+Result<Bytes> encode_chunk_reply_head(const ChunkReply& reply, std::span<const std::byte> bytes) {
   if (reply.error.empty() != !bytes.empty() || bytes.size() > kMaxChunkBytes) {
     return invalid_argument(
         "ChunkReply has " + std::to_string(bytes.size()) + " bytes and error '" + reply.error +
@@ -99,29 +101,31 @@ Result<Frames> encode_chunk_reply_head(const ChunkReply& reply, std::span<const 
   header.body_bytes = body.size();
   header.tensors_bytes = bytes.size();
   header.body_checksum = checksum64(body);
-  return Frames{encode_header(header), std::move(body)};
+  Bytes head = encode_header(header);
+  head.insert(head.end(), body.begin(), body.end());
+  return head;
 }
 
-Result<Frames> encode_chunk_reply(const ChunkReply& reply, std::span<const std::byte> bytes) {
-  WARPROLL_TRY_ASSIGN(frames, encode_chunk_reply_head(reply, bytes));
-  if (!bytes.empty()) frames.emplace_back(bytes.begin(), bytes.end());
-  return frames;
+Result<Bytes> encode_chunk_reply(const ChunkReply& reply, std::span<const std::byte> bytes) {
+  WARPROLL_TRY_ASSIGN(frame, encode_chunk_reply_head(reply, bytes));
+  frame.insert(frame.end(), bytes.begin(), bytes.end());
+  return frame;
 }
 
-Result<ChunkReply> decode_chunk_reply(Frames frames) {
-  WARPROLL_TRY_ASSIGN(header, check_chunk_frames(frames, kChunkReplyType, "CHUNK_REPLY"));
+Result<ChunkReply> decode_chunk_reply(std::span<const std::byte> frame) {
+  WARPROLL_TRY_ASSIGN(parts, split_chunk_frame(frame, kChunkReplyType, "CHUNK_REPLY"));
   ChunkReplyBody body;
   WARPROLL_TRY(
-      read_flat("ChunkReply", frames[1], [&](capnp::MessageReader& message, FieldReader& r) {
+      read_flat("ChunkReply", parts.body, [&](capnp::MessageReader& message, FieldReader& r) {
         read_reply(message.getRoot<wire::ChunkReply>(), &body, r);
       }));
   ChunkReply& reply = body.reply;
-  if (reply.error.empty() != (header.tensors_bytes > 0)) {
-    return invalid_argument("CHUNK_REPLY has " + std::to_string(header.tensors_bytes) +
+  if (reply.error.empty() == parts.tensors.empty()) {
+    return invalid_argument("CHUNK_REPLY has " + std::to_string(parts.tensors.size()) +
                             " bytes and error '" + reply.error +
                             "', wanted either an error or bytes");
   }
-  if (frames.size() == 3) reply.bytes = std::move(frames[2]);
+  reply.bytes.assign(parts.tensors.begin(), parts.tensors.end());
   if (!reply.bytes.empty() && checksum64(reply.bytes) != body.checksum) {
     return data_loss("CHUNK_REPLY of bucket " + std::to_string(reply.bucket_index) + " at " +
                      std::to_string(reply.offset_bytes) + ": checksum of " +

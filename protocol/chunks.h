@@ -1,7 +1,7 @@
 // Weight bytes of the `tcp` transport, pulled by the worker: each ChunkRequest asks for one range
 // of one bucket and gets one ChunkReply. The credit is the number of requests the client keeps
 // outstanding, so nothing piles up that nobody asked for. Both are idempotent: ask again for what
-// did not come. Frames are those of codec.h (types 64 and 65), on sockets of their own.
+// did not come. They are framed as the messages of codec.h (types 64 and 65), on sockets of their own.
 // Thread, lifetime, errors: as sockets.h.
 #pragma once
 
@@ -36,12 +36,13 @@ struct ChunkReply {
   bool operator==(const ChunkReply&) const = default;
 };
 
-Result<Frames> encode_chunk_request(const ChunkRequest& request);
-Result<ChunkRequest> decode_chunk_request(const Frames& frames);
-// Frames of a reply whose bytes are `bytes` (reply.bytes is ignored): the server need not copy
-// its mapping into a struct first.
-Result<Frames> encode_chunk_reply(const ChunkReply& reply, std::span<const std::byte> bytes);
-Result<ChunkReply> decode_chunk_reply(Frames frames);  // kDataLoss: a checksum does not match
+Result<Bytes> encode_chunk_request(const ChunkRequest& request);
+Result<ChunkRequest> decode_chunk_request(std::span<const std::byte> frame);
+// A reply whose bytes are `bytes` (reply.bytes is ignored): the server need not copy its mapping
+// into a struct first.
+Result<Bytes> encode_chunk_reply(const ChunkReply& reply, std::span<const std::byte> bytes);
+// kDataLoss: a checksum does not match
+Result<ChunkReply> decode_chunk_reply(std::span<const std::byte> frame);
 
 struct ReceivedChunkRequest {
   std::string peer;

@@ -38,12 +38,12 @@ Result<Bytes> encode_data_header(const Envelope& envelope, const Data& data) {
   return encode_header(header);
 }
 
-Result<Frames> encode_message(const Envelope& envelope, const Message& message) {
+Result<Bytes> encode_message(const Envelope& envelope, const Message& message) {
   if (const Data* data = std::get_if<Data>(&message)) {
-    WARPROLL_TRY_ASSIGN(header, encode_data_header(envelope, *data));
-    Frames frames = {std::move(header), data->record};
-    if (!data->tensors.empty()) frames.push_back(data->tensors);
-    return frames;
+    WARPROLL_TRY_ASSIGN(frame, encode_data_header(envelope, *data));
+    frame.insert(frame.end(), data->record.begin(), data->record.end());
+    frame.insert(frame.end(), data->tensors.begin(), data->tensors.end());
+    return frame;
   }
   FrameHeader header;
   header.type = kMessageTypes[message.index()].type;
@@ -56,27 +56,32 @@ Result<Frames> encode_message(const Envelope& envelope, const Message& message) 
     }
   };
   WARPROLL_TRY_ASSIGN(body, std::visit(encode, message));
-  return make_frames(header, std::move(body), {});
+  return join_frame(header, body, {});
 }
 
-Result<std::pair<Envelope, Message>> decode_message(Frames frames, const CodecLimits& limits) {
-  WARPROLL_TRY_ASSIGN(header, check_frames(frames, limits.max_message_bytes));
+Result<std::pair<Envelope, Message>> decode_message(std::span<const std::byte> frame,
+                                                    const CodecLimits& limits) {
+  WARPROLL_TRY_ASSIGN(parts, split_frame(frame, limits.max_message_bytes));
+  const FrameHeader& header = parts.header;
   const auto index = message_index(header.type);
   if (!index) {
     return invalid_argument("message type " + std::to_string(header.type) + " is unknown");
   }
+  const auto copy_of = [](std::span<const std::byte> bytes) {
+    return Bytes(bytes.begin(), bytes.end());
+  };
   if (header.type == kDataType) {
-    WARPROLL_TRY(check_flat("Data.record", frames[1]));
-    Data data{std::move(frames[1]), {}, (header.flags & kFlagReplayed) != 0};
-    if (frames.size() == 3) data.tensors = std::move(frames[2]);
+    WARPROLL_TRY(check_flat("Data.record", parts.body));
+    Data data{copy_of(parts.body), copy_of(parts.tensors), (header.flags & kFlagReplayed) != 0};
     return std::pair{header.envelope, Message(std::move(data))};
   }
   const std::string name(kMessageTypes[*index].name);
-  if (header.flags != 0 || frames.size() != 2) {
+  if (header.flags != 0 || !parts.tensors.empty()) {
     return invalid_argument(name + " has flags " + std::to_string(header.flags) + " and " +
-                            std::to_string(frames.size()) + " frames, wanted 0 and 2");
+                            std::to_string(parts.tensors.size()) +
+                            " bytes of tensors, wanted none");
   }
-  auto message = decode_as(*index, frames[1]);
+  auto message = decode_as(*index, parts.body);
   if (!message.ok()) return message.status().with_context(name);
   return std::pair{header.envelope, std::move(*message)};
 }

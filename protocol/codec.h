@@ -21,7 +21,6 @@
 namespace warproll {
 
 using Bytes = std::vector<std::byte>;
-using Frames = std::vector<Bytes>;  // [header][body] or [header][body][tensors]
 
 inline constexpr uint64_t kDefaultMaxMessageBytes = uint64_t{256} << 20;
 inline constexpr uint32_t kMaxListItems = 1u << 20;  // of every list in a record or message
@@ -30,7 +29,7 @@ struct CodecLimits {
   uint64_t max_message_bytes = kDefaultMaxMessageBytes;  // header + body + tensors
 };
 
-// XXH3-64 with seed 0, the checksum of every frame and of routed experts.
+// XXH3-64 with seed 0, the checksum of every header, body and of routed experts.
 uint64_t checksum64(std::span<const std::byte> bytes);
 
 // ---- records ----
@@ -69,10 +68,12 @@ Result<Bytes> encode_task(const Task& task);
 Result<Task> decode_task(std::span<const std::byte> record);
 
 // ---- messages ----
-// A Data message's record and tensors become the second and third frame as they are.
-Result<Frames> encode_message(const Envelope& envelope, const Message& message);
-// Takes the frames so that a Data message keeps them without a copy. Data: the record's framing and
-// both lengths are checked here, its content by peek_trajectory / decode_trajectory.
-Result<std::pair<Envelope, Message>> decode_message(Frames frames, const CodecLimits& limits);
+// A message is one frame: header, body and tensors behind each other. Those of a Data message are
+// its record and tensors as they are.
+Result<Bytes> encode_message(const Envelope& envelope, const Message& message);
+// Data: the record's framing and both lengths are checked here, its content by peek_trajectory /
+// decode_trajectory.
+Result<std::pair<Envelope, Message>> decode_message(std::span<const std::byte> frame,
+                                                    const CodecLimits& limits);
 
 }  // namespace warproll

@@ -47,10 +47,12 @@ Bytes encode_header(const FrameHeader& header) {
   return bytes;
 }
 
-Result<FrameHeader> decode_header(std::span<const std::byte> bytes) {
-  if (bytes.size() != kFrameHeaderBytes) {
-    return wrong("frame header length", bytes.size(), kFrameHeaderBytes);
+Result<FrameHeader> decode_header(std::span<const std::byte> frame) {
+  if (frame.size() < kFrameHeaderBytes) {
+    return invalid_argument("message has " + std::to_string(frame.size()) +
+                            " bytes, wanted a header of " + std::to_string(kFrameHeaderBytes));
   }
+  const auto bytes = frame.first(kFrameHeaderBytes);
   if (std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
     return invalid_argument("frame header does not begin with 'WRPL'");
   }
@@ -82,40 +84,36 @@ Result<FrameHeader> decode_header(std::span<const std::byte> bytes) {
   return header;
 }
 
-Result<FrameHeader> check_frames(const Frames& frames, uint64_t max_message_bytes) {
-  if (frames.empty()) return wrong("number of frames", 0, 2);
-  WARPROLL_TRY_ASSIGN(header, decode_header(frames[0]));
-  const size_t want_frames = header.tensors_bytes > 0 ? 3 : 2;
-  if (frames.size() != want_frames) return wrong("number of frames", frames.size(), want_frames);
-  if (frames[1].size() != header.body_bytes) {
-    return wrong("body length", frames[1].size(), header.body_bytes);
+Result<FrameParts> split_frame(std::span<const std::byte> frame, uint64_t max_message_bytes) {
+  WARPROLL_TRY_ASSIGN(header, decode_header(frame));
+  const auto rest = frame.subspan(kFrameHeaderBytes);
+  if (header.body_bytes > rest.size() || header.tensors_bytes != rest.size() - header.body_bytes) {
+    return invalid_argument("message has " + std::to_string(rest.size()) +
+                            " bytes behind its header, wanted " +
+                            std::to_string(header.body_bytes) + " of body and " +
+                            std::to_string(header.tensors_bytes) + " of tensors");
   }
-  const uint64_t tensors_bytes = want_frames == 3 ? frames[2].size() : 0;
-  if (tensors_bytes != header.tensors_bytes) {
-    return wrong("tensors length", tensors_bytes, header.tensors_bytes);
+  if (frame.size() > max_message_bytes) {
+    return invalid_argument("message has " + std::to_string(frame.size()) +
+                            " bytes, wanted at most " + std::to_string(max_message_bytes));
   }
-  const uint64_t total = kFrameHeaderBytes + frames[1].size() + tensors_bytes;
-  if (total > max_message_bytes) {
-    return invalid_argument("message has " + std::to_string(total) + " bytes, wanted at most " +
-                            std::to_string(max_message_bytes));
+  const auto body = rest.first(header.body_bytes);
+  if (checksum64(body) != header.body_checksum) {
+    return data_loss("body checksum does not match (" + std::to_string(body.size()) + " bytes)");
   }
-  if (checksum64(frames[1]) != header.body_checksum) {
-    return data_loss("body checksum does not match (" + std::to_string(frames[1].size()) +
-                     " bytes)");
-  }
-  return header;
+  return FrameParts{header, body, rest.subspan(body.size())};
 }
 
-Frames make_frames(FrameHeader header, Bytes body, Bytes tensors) {
+Bytes join_frame(FrameHeader header, std::span<const std::byte> body,
+                 std::span<const std::byte> tensors) {
   header.body_bytes = body.size();
   header.tensors_bytes = tensors.size();
   header.body_checksum = checksum64(body);
-  Frames frames;
-  frames.reserve(3);
-  frames.push_back(encode_header(header));
-  frames.push_back(std::move(body));
-  if (!tensors.empty()) frames.push_back(std::move(tensors));
-  return frames;
+  Bytes frame = encode_header(header);
+  frame.reserve(frame.size() + body.size() + tensors.size());
+  frame.insert(frame.end(), body.begin(), body.end());
+  frame.insert(frame.end(), tensors.begin(), tensors.end());
+  return frame;
 }
 
 }  // namespace warproll

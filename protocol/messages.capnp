@@ -48,7 +48,7 @@ struct Welcome {  # 2, T
   commitUpto @2 :UInt64;         # seq
   creditSeq @3 :UInt64;          # may send up to this seq
   creditBytes @4 :UInt64;        # and this many uncommitted bytes
-  maxMessageBytes @5 :UInt64;    # all frames of one message together
+  maxMessageBytes @5 :UInt64;    # header, body and tensors of one message together
   heartbeatMs @6 :UInt32;        # milliseconds between heartbeats
   livenessMs @7 :UInt32;         # milliseconds; silent longer than this = gone
 }

@@ -2,7 +2,6 @@
 
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include <zmq.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -50,25 +49,6 @@ long remaining_ms(std::chrono::steady_clock::time_point deadline) {
 // Only where it was asked for: otherwise libzmq reports IPv4 endpoints in IPv6 form.
 int wants_ipv6(const std::string& endpoint) { return endpoint.find('[') != std::string::npos; }
 
-class ZmqMessage {  // owner of a zmq_msg_t
- public:
-  ZmqMessage() { zmq_msg_init(&message_); }
-  explicit ZmqMessage(size_t size) {
-    if (zmq_msg_init_size(&message_, size) != 0) throw std::bad_alloc();
-  }
-  ZmqMessage(const ZmqMessage&) = delete;
-  ZmqMessage& operator=(const ZmqMessage&) = delete;
-  ~ZmqMessage() { zmq_msg_close(&message_); }
-
-  zmq_msg_t* get() { return &message_; }
-  std::byte* data() { return static_cast<std::byte*>(zmq_msg_data(&message_)); }
-  size_t size() { return zmq_msg_size(&message_); }
-  bool more() { return zmq_msg_more(&message_) != 0; }
-
- private:
-  zmq_msg_t message_;
-};
-
 }  // namespace
 
 ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
@@ -78,6 +58,20 @@ ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
 ZmqContext::~ZmqContext() {
   while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
   }
+}
+
+ZmqMessage::ZmqMessage() { zmq_msg_init(&message_); }
+ZmqMessage::ZmqMessage(size_t size) {
+  if (zmq_msg_init_size(&message_, size) != 0) throw std::bad_alloc();
+}
+ZmqMessage::ZmqMessage(ZmqMessage&& other) noexcept : ZmqMessage() { *this = std::move(other); }
+ZmqMessage& ZmqMessage::operator=(ZmqMessage&& other) noexcept {
+  if (this != &other) zmq_msg_move(&message_, &other.message_);
+  return *this;
+}
+ZmqMessage::~ZmqMessage() { zmq_msg_close(&message_); }
+std::span<std::byte> ZmqMessage::bytes() {
+  return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
 }
 
 Waker::Waker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -205,53 +199,52 @@ Result<std::string> SocketCore::bound_endpoint() const {
   return std::string(text);
 }
 
-Status SocketCore::send_part(std::span<const std::byte> part, bool more) {
-  ZmqMessage message(part.size());
-  if (!part.empty()) std::memcpy(message.data(), part.data(), part.size());
-  const int flags = ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0);
-  while (zmq_msg_send(message.get(), socket_, flags) < 0) {
+Status SocketCore::send_frame(ZmqMessage frame, int flags) {
+  while (zmq_msg_send(frame.get(), socket_, flags | ZMQ_DONTWAIT) < 0) {
     if (zmq_errno() != EINTR) return zmq_failure("send");
   }
   return {};
 }
 
 Status SocketCore::send(const std::string* peer,
-                        std::span<const std::span<const std::byte>> parts) {
-  // Only the first part can be refused; libzmq then takes the rest of the message or rolls back.
+                        std::initializer_list<std::span<const std::byte>> pieces) {
+  size_t size = 0;
+  for (const auto piece : pieces) size += piece.size();
+  ZmqMessage frame(size);
+  std::byte* to = frame.bytes().data();
+  for (const auto piece : pieces) to = std::ranges::copy(piece, to).out;
   if (peer != nullptr) {
-    WARPROLL_TRY(send_part(std::as_bytes(std::span(*peer)), true));
+    ZmqMessage id(peer->size());
+    std::ranges::copy(std::as_bytes(std::span(*peer)), id.bytes().begin());
+    // The id is refused or the whole message is taken: libzmq rolls back what it cannot deliver.
+    WARPROLL_TRY(send_frame(std::move(id), ZMQ_SNDMORE));
   }
-  for (size_t i = 0; i < parts.size(); ++i) {
-    WARPROLL_TRY(send_part(parts[i], i + 1 < parts.size()));
-  }
-  return {};
+  return send_frame(std::move(frame), 0);
 }
 
-Status SocketCore::send(const std::string* peer, const Frames& frames) {
-  const std::vector<std::span<const std::byte>> parts(frames.begin(), frames.end());
-  return send(peer, parts);
+Status SocketCore::Incoming::check_single() const {
+  if (num_frames == 1) return {};
+  return invalid_argument("message has " + std::to_string(num_frames) + " ZeroMQ frames, wanted 1");
 }
 
 Result<std::optional<SocketCore::Incoming>> SocketCore::try_receive() {
   Incoming incoming;
-  bool first = true;
-  while (true) {
+  for (bool first = true;; first = false) {
     ZmqMessage part;
-    // Parts of one message arrive together: only the first can be missing.
+    // All of a message arrives together: only its beginning can be missing.
     while (zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT) < 0) {
       if (zmq_errno() == EINTR) continue;
       if (zmq_errno() == EAGAIN && first) return std::optional<Incoming>();
       return zmq_failure("receive");
     }
+    const bool more = part.more();
     if (first && router_) {
-      incoming.peer.assign(reinterpret_cast<const char*>(part.data()), part.size());
-    } else if (incoming.frames.size() < kMaxParts) {
-      incoming.frames.emplace_back(part.data(), part.data() + part.size());
-    } else {
-      incoming.too_many = true;
+      const auto id = part.bytes();
+      incoming.peer.assign(reinterpret_cast<const char*>(id.data()), id.size());
+    } else if (++incoming.num_frames == 1) {
+      incoming.frame = std::move(part);
     }
-    first = false;
-    if (!part.more()) return std::optional(std::move(incoming));
+    if (!more) return std::optional(std::move(incoming));
   }
 }
 

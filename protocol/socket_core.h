@@ -1,9 +1,13 @@
-// SocketCore: one ZeroMQ socket of either kind, multipart in and out, never blocking in send.
+// SocketCore: one ZeroMQ socket of either kind, messages of one frame in and out, never blocking in
+// send.
 // Internal to protocol/. Thread: one. Lifetime: before its ZmqContext.
 #pragma once
 
+#include <zmq.h>
+
 #include <chrono>
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +18,22 @@
 #include "protocol/sockets.h"
 
 namespace warproll {
+
+class ZmqMessage {  // owner of a zmq_msg_t
+ public:
+  ZmqMessage();                      // empty
+  explicit ZmqMessage(size_t size);  // throws std::bad_alloc
+  ZmqMessage(ZmqMessage&& other) noexcept;
+  ZmqMessage& operator=(ZmqMessage&& other) noexcept;
+  ~ZmqMessage();
+
+  zmq_msg_t* get() { return &message_; }
+  std::span<std::byte> bytes();
+  bool more() { return zmq_msg_more(&message_) != 0; }
+
+ private:
+  zmq_msg_t message_;
+};
 
 class SocketCore {
  public:
@@ -30,20 +50,19 @@ class SocketCore {
 
   void close(int linger_ms);
   [[nodiscard]] Result<std::string> bound_endpoint() const;
-  // `peer` is nullptr at a DEALER. All parts or none are queued.
-  Status send(const std::string* peer, std::span<const std::span<const std::byte>> parts);
-  Status send(const std::string* peer, const Frames& frames);
+  // The pieces, one behind the other, as one frame: queued whole or refused. `peer` is nullptr at a
+  // DEALER.
+  Status send(const std::string* peer, std::initializer_list<std::span<const std::byte>> pieces);
   struct Incoming {
     std::string peer;  // empty at a DEALER
-    Frames frames;     // at most kMaxParts; further parts are read and dropped
-    bool too_many = false;
+    ZmqMessage frame;  // the first; further ones of a malformed message are counted and dropped
+    size_t num_frames = 0;
+    [[nodiscard]] Status check_single() const;  // num_frames is 1
   };
   // nullopt at the deadline or when `waker` was woken.
   Result<std::optional<Incoming>> receive(std::chrono::steady_clock::time_point deadline,
                                           const Waker* waker);
   Status wait_writable(std::chrono::steady_clock::time_point deadline);
-
-  static constexpr size_t kMaxParts = 4;
 
  private:
   SocketCore(void* socket, bool router) : socket_(socket), router_(router) {}
@@ -54,7 +73,7 @@ class SocketCore {
   Status set(int option, int value);
   Status set(int option, int64_t value);
   Status set(int option, const std::string& value);
-  Status send_part(std::span<const std::byte> part, bool more);
+  Status send_frame(ZmqMessage frame, int flags);
   Result<std::optional<Incoming>> try_receive();
 
   void* socket_;

@@ -24,12 +24,11 @@ Status send_message(SocketCore& core, const std::string* peer, uint64_t max_mess
   if (const Data* data = std::get_if<Data>(&message)) {
     WARPROLL_TRY(check_size(kFrameHeaderBytes + data->record.size() + data->tensors.size()));
     WARPROLL_TRY_ASSIGN(header, encode_data_header(envelope, *data));
-    const std::span<const std::byte> parts[] = {header, data->record, data->tensors};
-    return core.send(peer, std::span(parts).first(data->tensors.empty() ? 2 : 3));
+    return core.send(peer, {header, data->record, data->tensors});
   }
-  WARPROLL_TRY_ASSIGN(frames, encode_message(envelope, message));
-  WARPROLL_TRY(check_size(frames[0].size() + frames[1].size()));
-  return core.send(peer, frames);
+  WARPROLL_TRY_ASSIGN(frame, encode_message(envelope, message));
+  WARPROLL_TRY(check_size(frame.size()));
+  return core.send(peer, {frame});
 }
 
 Result<std::optional<Received>> receive_message(SocketCore& core, uint64_t max_message_bytes,
@@ -39,17 +38,16 @@ Result<std::optional<Received>> receive_message(SocketCore& core, uint64_t max_m
   if (!incoming) return std::optional<Received>();
   Received received;
   received.peer = std::move(incoming->peer);
-  if (incoming->frames.empty() || incoming->too_many) {
-    received.message =
-        invalid_argument("message has " + std::string(incoming->too_many ? "too many" : "no") +
-                         " frames, wanted 2 or 3");
-    return std::optional(std::move(received));
-  }
+  const auto frame = incoming->frame.bytes();
   // The envelope is worth having even when the rest is malformed: it says which seq to refuse.
-  auto header = decode_header(incoming->frames[0]);
+  const auto header = decode_header(frame);
   if (header.ok()) received.envelope = header->envelope;
-  auto decoded = decode_message(std::move(incoming->frames), {max_message_bytes});
-  if (decoded.ok()) {
+  const Status single = incoming->check_single();
+  if (!header.ok()) {
+    received.message = header.status();  // another version may have other frames, too
+  } else if (!single.ok()) {
+    received.message = single;
+  } else if (auto decoded = decode_message(frame, {max_message_bytes}); decoded.ok()) {
     received.message = std::move(decoded->second);
   } else {
     received.message = decoded.status();

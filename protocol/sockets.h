@@ -24,7 +24,7 @@
 
 namespace warproll {
 
-class SocketCore;  // socket_core.h: raw multipart I/O
+class SocketCore;  // socket_core.h: frames in and out
 
 class ZmqContext {
  public:

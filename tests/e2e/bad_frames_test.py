@@ -12,27 +12,33 @@ import harness
 HEADER = struct.Struct("<4sHHII16sQQQQQ")
 
 
-def frame(body=b"", magic=b"WRPL", version=1, kind=1, flags=0, zero=0, size=None, extra=0, check=None):
+def frame(body=b"", magic=b"WRPL", version=2, kind=1, flags=0, zero=0, size=None, extra=0, check=None):
     """Header and body; every field can be wrong."""
     head = HEADER.pack(magic, version, kind, flags, zero, b"p" * 16, 1, 0, len(body) if size is None else size, extra,
                        xxhash.xxh3_64_intdigest(body) if check is None else check)
-    return [head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)), body]
+    return [head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + body]
+
+
+def flipped(message, offset):
+    return [message[:offset] + bytes([message[offset] ^ 1]) + message[offset + 1:]]
 
 
 def malformed_messages(limit_bytes):
-    good = frame(b"\0" * 16)
+    [good] = frame(b"\0" * 16)
     return {
         "nothing": [b""],
-        "garbage": [b"\xff" * 80, b"\xee" * 64],
-        "one frame": good[:1],
-        "four frames": good + [b"x", b"y"],
-        "short header": [good[0][:79], good[1]],
-        "long header": [good[0] + b"\0", good[1]],
-        "flipped bit in the header": [good[0][:20] + bytes([good[0][20] ^ 1]) + good[0][21:], good[1]],
-        "flipped bit in the body": [good[0], b"\1" + good[1][1:]],
-        "truncated body": [good[0], good[1][:-8]],
+        "garbage": [b"\xff" * 144],
+        "two frames": [good[:80], good[80:]],
+        "four frames": [good, b"", b"x", b"y"],
+        "half a header": [good[:40]],
+        "only a header": [good[:80]],
+        "flipped bit in the header": flipped(good, 20),
+        "flipped bit in the body": flipped(good, 80),
+        "truncated body": [good[:-8]],
+        "something behind the body": [good + b"\0"],
+        "lengths that wrap around": frame(b"\0" * 16, size=17, extra=2**64 - 1),
         "wrong magic": frame(b"\0" * 16, magic=b"WRPX"),
-        "wrong version": frame(b"\0" * 16, version=2),
+        "wrong version": frame(b"\0" * 16, version=1),
         "unknown type": frame(b"\0" * 16, kind=999),
         "unknown flags": frame(b"\0" * 16, flags=0xF0),
         "not zero": frame(b"\0" * 16, zero=7),
@@ -136,8 +142,8 @@ class BadFrames(harness.Case):
         self.check_exactly_once()
         self.check_log(self.folder / "worker-log")
         for process in (trainer, worker):
-            for text in ("does not begin with 'WRPL'", "protocol version is 2, wanted 1", "checksum does not match",
-                         "message type 999 is unknown", "number of frames is 4, wanted 2",
+            for text in ("does not begin with 'WRPL'", "protocol version is 1, wanted 2", "checksum does not match",
+                         "message type 999 is unknown", "message has 4 ZeroMQ frames, wanted 1",
                          "2000001 Cap'n Proto segments"):
                 self.assertIn(text, process.log())
 

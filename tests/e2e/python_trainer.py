@@ -18,16 +18,17 @@ checksum, ints = xxhash.xxh3_64_intdigest, lambda values: array.array("i", value
 def encode(name, producer, epoch, fields):
     words = 1024 + len(repr(fields)) // 2  # enough for a single segment
     body = getattr(messages, name).new_message(num_first_segment_words=words, **fields).to_bytes()
-    head = HEADER.pack(b"WRPL", 1, NUMBERS[name], 0, 0, producer, epoch, 0, len(body), 0, checksum(body))
-    return [head + struct.pack("<Q", checksum(head)), body]
+    head = HEADER.pack(b"WRPL", 2, NUMBERS[name], 0, 0, producer, epoch, 0, len(body), 0, checksum(body))
+    return head + struct.pack("<Q", checksum(head)) + body
 
-def decode(head, body, *tensors):
-    magic, version, kind, _, _, producer, epoch, seq, size, extra, check = HEADER.unpack(head[:72])
-    assert (magic, version, size, extra) == (b"WRPL", 1, len(body), sum(map(len, tensors)))
-    assert head[72:] == struct.pack("<Q", checksum(head[:72])) and check == checksum(body)
+def decode(frame):
+    magic, version, kind, _, _, producer, epoch, seq, size, extra, check = HEADER.unpack(frame[:72])
+    body = frame[80:80 + size]  # the tensors are behind it
+    assert (magic, version, len(frame)) == (b"WRPL", 2, 80 + size + extra)
+    assert frame[72:80] == struct.pack("<Q", checksum(frame[:72])) and check == checksum(body)
     schema = getattr(records if NAMES[kind] == "Trajectory" else messages, NAMES[kind])
     with schema.from_bytes(body, traversal_limit_in_words=len(body)) as reader:
-        return NAMES[kind], producer, epoch, seq, reader.to_dict()
+        return NAMES[kind], producer, epoch, seq, body, reader.to_dict()
 
 bind, tasks_path, out_path = sys.argv[1:]
 tasks = {task["taskId"]: dict(task, promptIds=ints(task.get("promptIds", [])))
@@ -40,11 +41,11 @@ socket.router_mandatory, socket.linger = 1, 2000
 socket.bind(bind)
 print(socket.last_endpoint.decode(), flush=True)
 while wanted:
-    peer, *frames = socket.recv_multipart()
-    name, producer, epoch, seq, fields = decode(*frames)
+    peer, frame = socket.recv_multipart()
+    name, producer, epoch, seq, body, fields = decode(frame)
     def reply(name, **fields):
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone: it will say hello again
-            socket.send_multipart([peer, *encode(name, producer, epoch, fields)])
+            socket.send_multipart([peer, encode(name, producer, epoch, fields)])
     if name == "Hello":
         upto.setdefault(producer, 0)
         leases = {task: owner for task, owner in leases.items() if owner != producer}
@@ -65,7 +66,7 @@ while wanted:
     elif name in ("Trajectory", "Gap") and last > upto[producer]:
         if (sample := (fields.get("taskId"), fields.get("sampleIndex"))) in wanted:
             fields.update({key: array.array(code, fields[key]).tolist() for key, code in ARRAYS.items()})
-            fields["recordXxh3"] = xxhash.xxh3_64_hexdigest(frames[1])
+            fields["recordXxh3"] = xxhash.xxh3_64_hexdigest(body)
             print(json.dumps(fields, default=bytes.hex), file=out, flush=True)
             os.fsync(out.fileno())  # durable, so that it may be acknowledged as committed
             wanted.remove(sample)

@@ -49,38 +49,36 @@ void fuzz_body(std::span<const std::byte> bytes) {
   FrameHeader header;
   header.type = kMessageTypes[static_cast<size_t>(bytes[0]) % kMessageTypes.size()].type;
   const auto body = bytes.subspan(1);
-  const auto decoded =
-      decode_message(make_frames(header, Bytes(body.begin(), body.end()), {}), CodecLimits{});
+  const auto decoded = decode_message(join_frame(header, body, {}), CodecLimits{});
   if (!decoded.ok()) return;
-  const auto frames = encode_message(decoded->first, decoded->second);
-  require(frames.ok());
-  const auto again = decode_message(*frames, CodecLimits{});
+  const auto frame = encode_message(decoded->first, decoded->second);
+  require(frame.ok());
+  const auto again = decode_message(*frame, CodecLimits{});
   require(again.ok());
-  require(*encode_message(again->first, again->second) == *frames);
+  require(*encode_message(again->first, again->second) == *frame);
 }
 
-// Frames as they come: each is a u16 length and its bytes.
-void fuzz_frames(std::span<const std::byte> bytes) {
-  Frames frames;
-  while (bytes.size() >= 2 && frames.size() < 5) {
-    uint16_t length;
-    std::memcpy(&length, bytes.data(), sizeof(length));
-    bytes = bytes.subspan(2);
-    const auto frame = bytes.first(length < bytes.size() ? length : bytes.size());
-    frames.emplace_back(frame.begin(), frame.end());
-    bytes = bytes.subspan(frame.size());
-  }
-  (void)decode_message(frames, CodecLimits{4096}).ok();
-  (void)decode_chunk_request(frames).ok();
-  (void)decode_chunk_reply(frames).ok();
+// A frame as it comes, and one whose header has the right checksum.
+void fuzz_frame(std::span<const std::byte> bytes) {
+  const auto decode = [](std::span<const std::byte> frame) {
+    (void)decode_message(frame, CodecLimits{4096}).ok();
+    (void)decode_chunk_request(frame).ok();
+    (void)decode_chunk_reply(frame).ok();
+  };
+  decode(bytes);
+  if (bytes.size() < kFrameHeaderBytes) return;
+  Bytes frame(bytes.begin(), bytes.end());
+  const uint64_t checksum = checksum64(bytes.first(kFrameHeaderBytes - sizeof(checksum)));
+  std::memcpy(frame.data() + kFrameHeaderBytes - sizeof(checksum), &checksum, sizeof(checksum));
+  decode(frame);
 }
 
 void fuzz_chunk_body(std::span<const std::byte> bytes) {
   FrameHeader header;
   header.type = kChunkRequestType;
-  (void)decode_chunk_request(make_frames(header, Bytes(bytes.begin(), bytes.end()), {})).ok();
+  (void)decode_chunk_request(join_frame(header, bytes, {})).ok();
   header.type = kChunkReplyType;
-  (void)decode_chunk_reply(make_frames(header, Bytes(bytes.begin(), bytes.end()), {})).ok();
+  (void)decode_chunk_reply(join_frame(header, bytes, {})).ok();
 }
 
 }  // namespace
@@ -100,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       warproll::fuzz_body(bytes);
       break;
     case 3:
-      warproll::fuzz_frames(bytes);
+      warproll::fuzz_frame(bytes);
       break;
     default:
       warproll::fuzz_chunk_body(bytes);

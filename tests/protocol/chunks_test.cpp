@@ -20,9 +20,9 @@ TEST(Chunks, RequestsComeBackEqual) {
     const ChunkRequest request{testing::random_id(random), static_cast<uint32_t>(random.bits()),
                                random.bits() / 2,
                                static_cast<uint64_t>(random.between(1, kMaxChunkBytes))};
-    const auto frames = encode_chunk_request(request);
-    ASSERT_TRUE(frames.ok());
-    const auto back = decode_chunk_request(*frames);
+    const auto frame = encode_chunk_request(request);
+    ASSERT_TRUE(frame.ok());
+    const auto back = decode_chunk_request(*frame);
     ASSERT_EQ(back.status().to_string(), "OK");
     EXPECT_EQ(*back, request);
   }
@@ -37,9 +37,9 @@ TEST(Chunks, RepliesWithBytesAndRepliesWithAnErrorComeBackEqual) {
     } else {
       reply.bytes = random.bytes(static_cast<size_t>(random.between(1, 5000)));
     }
-    const auto frames = encode_chunk_reply(reply, reply.bytes);
-    ASSERT_TRUE(frames.ok());
-    const auto back = decode_chunk_reply(*frames);
+    const auto frame = encode_chunk_reply(reply, reply.bytes);
+    ASSERT_TRUE(frame.ok());
+    const auto back = decode_chunk_reply(*frame);
     ASSERT_EQ(back.status().to_string(), "OK");
     EXPECT_EQ(*back, reply);
   }
@@ -60,16 +60,16 @@ TEST(Chunks, AReplyHasEitherBytesOrAnError) {
 
 TEST(Chunks, AFlippedBitOfTheBytesIsDataLoss) {
   testing::Random random(5);
-  Frames frames = *encode_chunk_reply({}, random.bytes(1000));
-  frames[2][500] ^= std::byte{4};
-  const Status status = decode_chunk_reply(frames).status();
+  Bytes frame = *encode_chunk_reply({}, random.bytes(1000));
+  frame[frame.size() - 500] ^= std::byte{4};
+  const Status status = decode_chunk_reply(frame).status();
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("checksum of 1000 bytes does not match"));
 }
 
 TEST(Chunks, MessagesOfTheSessionAreNoChunks) {
-  const Frames frames = *encode_message({}, Drain{});
-  EXPECT_THAT(decode_chunk_request(frames).status().message(),
+  const Bytes frame = *encode_message({}, Drain{});
+  EXPECT_THAT(decode_chunk_request(frame).status().message(),
               HasSubstr("CHUNK_REQUEST has type 8 and flags 0, wanted 64 and 0"));
   EXPECT_THAT(decode_message(*encode_chunk_request({{}, 0, 0, 1}), {}).status().message(),
               HasSubstr("message type 64 is unknown"));

@@ -58,9 +58,9 @@ TEST(Codec, EveryKindOfMessageComesBackEqual) {
       ASSERT_EQ(messages[kind].index(), kind);
       SCOPED_TRACE(message_name(messages[kind]));
       const Envelope envelope = testing::random_envelope(random);
-      auto frames = encode_message(envelope, messages[kind]);
-      ASSERT_EQ(frames.status().to_string(), "OK");
-      const auto back = decode_message(*frames, {});
+      const auto frame = encode_message(envelope, messages[kind]);
+      ASSERT_EQ(frame.status().to_string(), "OK");
+      const auto back = decode_message(*frame, {});
       ASSERT_EQ(back.status().to_string(), "OK");
       EXPECT_EQ(back->first, envelope);
       EXPECT_TRUE(back->second == messages[kind]);
@@ -253,15 +253,15 @@ TEST(Codec, EnumValuesPastTheLastAreErrorsBothWays) {
   EXPECT_THAT(encode_message({}, ack).status().message(),
               HasSubstr("TaskAck.answer is 5, wanted 0..4"));
   ack.answer = TaskAnswer::kBusy;
-  auto frames = encode_message({}, ack);
-  ASSERT_TRUE(frames.ok());
+  const auto frame = encode_message({}, ack);
+  ASSERT_TRUE(frame.ok());
   // TaskAck's data section: lease_id u64, then answer u16; after segment table and root pointer.
-  Bytes& body = (*frames)[1];
+  Bytes body(frame->begin() + kFrameHeaderBytes, frame->end());
   ASSERT_EQ(body[24], std::byte{4});
   body[24] = std::byte{9};
   FrameHeader header;
   header.type = 17;
-  EXPECT_THAT(decode_message(make_frames(header, body, {}), {}).status().message(),
+  EXPECT_THAT(decode_message(join_frame(header, body, {}), {}).status().message(),
               HasSubstr("TaskAck.answer is 9, wanted 0..4"));
 }
 
@@ -282,7 +282,7 @@ TEST(Codec, AListLongerThanTheBoundIsRefusedBothWays) {
   std::memcpy(body.data(), words, sizeof(words));
   FrameHeader header;
   header.type = 4;
-  EXPECT_FALSE(decode_message(make_frames(header, body, {}), {}).ok());
+  EXPECT_FALSE(decode_message(join_frame(header, body, {}), {}).ok());
 }
 
 TEST(Codec, AnEmptyBodyDecodesToTheSchemaDefaultsOfATask) {

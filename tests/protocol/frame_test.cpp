@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tests/protocol/random_records.h"
@@ -12,12 +13,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Frames ack_frames() {
+Bytes ack_frame() {
   Envelope envelope{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 3, 0};
   return *encode_message(envelope, Ack{"L", 1, 2, 3, 4});
 }
 
-Frames data_frames() {
+Bytes data_frame() {
   testing::Random random(5);
   Trajectory trajectory = testing::random_trajectory(random);
   trajectory.routed_experts =
@@ -28,30 +29,29 @@ Frames data_frames() {
 }
 
 // Changes header bytes as a peer of another make would: with a header checksum that fits.
-void patch_header(Frames* frames, size_t offset, std::vector<uint8_t> values) {
-  Bytes& header = (*frames)[0];
-  std::memcpy(header.data() + offset, values.data(), values.size());
-  const uint64_t checksum = checksum64(std::span(header).first(72));
-  std::memcpy(header.data() + 72, &checksum, sizeof(checksum));
+void patch_header(Bytes* frame, size_t offset, std::vector<uint8_t> values) {
+  std::memcpy(frame->data() + offset, values.data(), values.size());
+  const uint64_t checksum = checksum64(std::span(*frame).first(72));
+  std::memcpy(frame->data() + 72, &checksum, sizeof(checksum));
 }
 
-std::string refusal(Frames frames, uint64_t max_message_bytes = kDefaultMaxMessageBytes) {
-  return decode_message(std::move(frames), {max_message_bytes}).status().to_string();
+std::string refusal(const Bytes& frame, uint64_t max_message_bytes = kDefaultMaxMessageBytes) {
+  return decode_message(frame, {max_message_bytes}).status().to_string();
 }
 
 TEST(Frame, HeaderBytesAreAsDocumented) {
-  const Frames frames = ack_frames();
-  ASSERT_EQ(frames[0].size(), 80u);
-  const auto* bytes = reinterpret_cast<const uint8_t*>(frames[0].data());
+  const Bytes frame = ack_frame();
+  ASSERT_GE(frame.size(), 80u);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(frame.data());
   EXPECT_EQ(std::memcmp(bytes, "WRPL", 4), 0);
-  EXPECT_EQ(bytes[4], 1);   // version
+  EXPECT_EQ(bytes[4], 2);   // version
   EXPECT_EQ(bytes[6], 34);  // ACK
   EXPECT_EQ(bytes[8], 0);   // flags
   EXPECT_EQ(bytes[16], 1);  // producer_id
   EXPECT_EQ(bytes[31], 16);
   EXPECT_EQ(bytes[32], 3);  // epoch
   EXPECT_EQ(bytes[40], 0);  // seq
-  EXPECT_EQ(bytes[48], frames[1].size());
+  EXPECT_EQ(bytes[48], frame.size() - 80);
   EXPECT_EQ(bytes[56], 0);  // no tensors
 }
 
@@ -63,88 +63,84 @@ TEST(Frame, ChecksumsAreXxh3WithSeedZero) {
 }
 
 TEST(Frame, AWrongMagicIsNamed) {
-  Frames frames = ack_frames();
-  patch_header(&frames, 0, {'X'});
-  EXPECT_THAT(refusal(frames), HasSubstr("does not begin with 'WRPL'"));
+  Bytes frame = ack_frame();
+  patch_header(&frame, 0, {'X'});
+  EXPECT_THAT(refusal(frame), HasSubstr("does not begin with 'WRPL'"));
 }
 
 TEST(Frame, AnotherVersionIsNamedWithBothNumbers) {
-  Frames frames = ack_frames();
-  patch_header(&frames, 4, {2, 0});
-  EXPECT_EQ(refusal(frames), "INVALID_ARGUMENT: protocol version is 2, wanted 1");
+  Bytes frame = ack_frame();
+  patch_header(&frame, 4, {1, 0});
+  EXPECT_EQ(refusal(frame), "INVALID_ARGUMENT: protocol version is 1, wanted 2");
 }
 
 TEST(Frame, AnUnknownTypeIsNamed) {
-  Frames frames = ack_frames();
-  patch_header(&frames, 6, {99, 1});
-  EXPECT_EQ(refusal(frames), "INVALID_ARGUMENT: message type 355 is unknown");
+  Bytes frame = ack_frame();
+  patch_header(&frame, 6, {99, 1});
+  EXPECT_EQ(refusal(frame), "INVALID_ARGUMENT: message type 355 is unknown");
 }
 
 TEST(Frame, UnknownFlagsAndReservedBitsAreRefused) {
-  Frames frames = ack_frames();
-  patch_header(&frames, 8, {2});
-  EXPECT_THAT(refusal(frames), HasSubstr("frame flags are 2, wanted 0 or 1"));
-  frames = ack_frames();
-  patch_header(&frames, 12, {1});
-  EXPECT_THAT(refusal(frames), HasSubstr("reserved word of the frame header is 1, wanted 0"));
-  frames = ack_frames();
-  patch_header(&frames, 8, {1});
-  EXPECT_THAT(refusal(frames), HasSubstr("ACK has flags 1"));
+  Bytes frame = ack_frame();
+  patch_header(&frame, 8, {2});
+  EXPECT_THAT(refusal(frame), HasSubstr("frame flags are 2, wanted 0 or 1"));
+  frame = ack_frame();
+  patch_header(&frame, 12, {1});
+  EXPECT_THAT(refusal(frame), HasSubstr("reserved word of the frame header is 1, wanted 0"));
+  frame = ack_frame();
+  patch_header(&frame, 8, {1});
+  EXPECT_THAT(refusal(frame), HasSubstr("ACK has flags 1"));
 }
 
-TEST(Frame, EveryFlippedBitOfTheHeaderIsNoticed) {
-  const Frames frames = ack_frames();
-  for (size_t bit = 0; bit < 8 * frames[0].size(); ++bit) {
-    Frames mutant = frames;
-    mutant[0][bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_NE(refusal(mutant), "OK") << "bit " << bit;
-  }
-}
-
-TEST(Frame, EveryFlippedBitOfTheBodyIsNoticed) {
-  const Frames frames = ack_frames();
-  for (size_t bit = 0; bit < 8 * frames[1].size(); ++bit) {
-    Frames mutant = frames;
-    mutant[1][bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    EXPECT_EQ(decode_message(mutant, {}).status().code(), StatusCode::kDataLoss) << "bit " << bit;
-  }
-}
-
-TEST(Frame, EveryTruncationOfEveryFrameIsRefused) {
-  const Frames frames = data_frames();
-  ASSERT_EQ(frames.size(), 3u);
-  for (size_t frame = 0; frame < frames.size(); ++frame) {
-    for (size_t size = 0; size < frames[frame].size(); ++size) {
-      Frames cut = frames;
-      cut[frame].resize(size);
-      EXPECT_NE(refusal(cut), "OK") << "frame " << frame << " cut to " << size;
+TEST(Frame, EveryFlippedBitIsNoticed) {
+  const Bytes frame = ack_frame();
+  for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
+    Bytes mutant = frame;
+    mutant[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    const Status status = decode_message(mutant, {}).status();
+    EXPECT_FALSE(status.ok()) << "bit " << bit;
+    if (bit >= 8 * kFrameHeaderBytes) {
+      EXPECT_EQ(status.code(), StatusCode::kDataLoss) << "bit " << bit;
     }
   }
 }
 
-TEST(Frame, MissingAndExtraFramesAreCounted) {
-  Frames frames = ack_frames();
-  frames.push_back(Bytes(8));
-  EXPECT_EQ(refusal(frames), "INVALID_ARGUMENT: number of frames is 3, wanted 2");
-  frames = data_frames();
-  frames.pop_back();
-  EXPECT_EQ(refusal(frames), "INVALID_ARGUMENT: number of frames is 2, wanted 3");
-  EXPECT_EQ(refusal({}), "INVALID_ARGUMENT: number of frames is 0, wanted 2");
+TEST(Frame, EveryTruncationIsRefused) {
+  const Bytes frame = data_frame();
+  for (size_t size = 0; size < frame.size(); ++size) {
+    EXPECT_NE(refusal(Bytes(frame.begin(), frame.begin() + static_cast<int64_t>(size))), "OK")
+        << "cut to " << size;
+  }
+  EXPECT_EQ(refusal({}), "INVALID_ARGUMENT: message has 0 bytes, wanted a header of 80");
+}
+
+TEST(Frame, LengthsThatDoNotAddUpAreNamed) {
+  Bytes frame = ack_frame();
+  const std::string body = std::to_string(frame.size() - kFrameHeaderBytes);
+  frame.resize(frame.size() + 8);
+  EXPECT_THAT(refusal(frame),
+              HasSubstr("bytes behind its header, wanted " + body + " of body and 0 of tensors"));
+  for (const size_t offset : {48, 56}) {  // the sum of the two lengths would wrap around
+    frame = ack_frame();
+    patch_header(&frame, offset, std::vector<uint8_t>(8, 0xFF));
+    EXPECT_THAT(refusal(frame), HasSubstr("18446744073709551615"));
+  }
 }
 
 TEST(Frame, OnlyDataMayCarryTensors) {
-  const Frames frames = ack_frames();
-  FrameHeader header = *decode_header(frames[0]);
-  EXPECT_THAT(refusal(make_frames(header, frames[1], Bytes(8))),
-              HasSubstr("ACK has flags 0 and 3 frames, wanted 0 and 2"));
+  const Bytes frame = ack_frame();
+  const auto parts = split_frame(frame, kDefaultMaxMessageBytes);
+  ASSERT_TRUE(parts.ok());
+  EXPECT_THAT(refusal(join_frame(parts->header, parts->body, Bytes(8))),
+              HasSubstr("ACK has flags 0 and 8 bytes of tensors, wanted none"));
 }
 
 TEST(Frame, AMessageOverTheLimitIsRefusedWithBothSizes) {
-  const Frames frames = data_frames();
-  const uint64_t size = frames[0].size() + frames[1].size() + frames[2].size();
-  EXPECT_EQ(refusal(frames, size), "OK");
-  EXPECT_EQ(refusal(frames, size - 1), "INVALID_ARGUMENT: message has " + std::to_string(size) +
-                                           " bytes, wanted at most " + std::to_string(size - 1));
+  const Bytes frame = data_frame();
+  const uint64_t size = frame.size();
+  EXPECT_EQ(refusal(frame, size), "OK");
+  EXPECT_EQ(refusal(frame, size - 1), "INVALID_ARGUMENT: message has " + std::to_string(size) +
+                                          " bytes, wanted at most " + std::to_string(size - 1));
 }
 
 TEST(Frame, ADataRecordThatIsNoSingleSegmentIsRefusedOnBothSides) {
@@ -154,18 +150,20 @@ TEST(Frame, ADataRecordThatIsNoSingleSegmentIsRefusedOnBothSides) {
   EXPECT_THAT(encode_message({}, data).status().message(), HasSubstr("2 Cap'n Proto segments"));
   FrameHeader header;
   header.type = 32;
-  EXPECT_THAT(refusal(make_frames(header, data.record, {})), HasSubstr("2 Cap'n Proto segments"));
+  EXPECT_THAT(refusal(join_frame(header, data.record, {})), HasSubstr("2 Cap'n Proto segments"));
 }
 
-TEST(Frame, ARecordTravelsByteForByte) {
-  testing::Random random(9);
-  Data data;
-  ASSERT_TRUE(
-      encode_trajectory(testing::random_trajectory(random), &data.record, &data.tensors).ok());
-  const Frames frames = *encode_message({}, data);
-  EXPECT_EQ(frames[1], data.record);
-  const auto back = decode_message(frames, {});
-  EXPECT_EQ(std::get<Data>(back->second).record, data.record);
+TEST(Frame, ARecordAndItsTensorsTravelByteForByte) {
+  const Bytes frame = data_frame();
+  const auto parts = split_frame(frame, kDefaultMaxMessageBytes);
+  ASSERT_TRUE(parts.ok());
+  const auto back = decode_message(frame, {});
+  ASSERT_TRUE(back.ok());
+  const Data& data = std::get<Data>(back->second);
+  EXPECT_TRUE(std::ranges::equal(data.record, parts->body));
+  EXPECT_TRUE(std::ranges::equal(data.tensors, parts->tensors));
+  EXPECT_FALSE(data.tensors.empty());
+  EXPECT_EQ(encode_message(back->first, back->second).value(), frame);
 }
 
 }  // namespace

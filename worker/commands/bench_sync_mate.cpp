@@ -35,12 +35,9 @@ Result<T> unpack(std::string& text) {
 Result<std::string> pack_messages(const Envelope& envelope, const std::vector<Message>& messages) {
   std::string text;
   for (const Message& message : messages) {
-    WARPROLL_TRY_ASSIGN(frames, encode_message(envelope, message));
-    text += pack(static_cast<uint64_t>(frames.size()));
-    for (const Bytes& frame : frames) {
-      text += pack(static_cast<uint64_t>(frame.size()));
-      text.append(reinterpret_cast<const char*>(frame.data()), frame.size());
-    }
+    WARPROLL_TRY_ASSIGN(frame, encode_message(envelope, message));
+    text += pack(static_cast<uint64_t>(frame.size()));
+    text.append(reinterpret_cast<const char*>(frame.data()), frame.size());
   }
   return text;
 }
@@ -48,17 +45,12 @@ Result<std::string> pack_messages(const Envelope& envelope, const std::vector<Me
 Result<std::vector<Message>> unpack_messages(std::string text) {
   std::vector<Message> messages;
   while (!text.empty()) {
-    WARPROLL_TRY_ASSIGN(num_frames, unpack<uint64_t>(text));
-    Frames frames;
-    for (uint64_t i = 0; i < num_frames; ++i) {
-      WARPROLL_TRY_ASSIGN(size, unpack<uint64_t>(text));
-      if (size > text.size()) return data_loss("a frame that is too short");
-      const auto bytes = std::as_bytes(std::span(text)).first(size);
-      frames.emplace_back(bytes.begin(), bytes.end());
-      text.erase(0, size);
-    }
-    WARPROLL_TRY_ASSIGN(message, decode_message(std::move(frames), CodecLimits{}));
+    WARPROLL_TRY_ASSIGN(size, unpack<uint64_t>(text));
+    if (size > text.size()) return data_loss("a frame that is too short");
+    const auto frame = std::as_bytes(std::span(text)).first(size);
+    WARPROLL_TRY_ASSIGN(message, decode_message(frame, CodecLimits{}));
     messages.push_back(std::move(message.second));
+    text.erase(0, size);
   }
   return messages;
 }

@@ -154,7 +154,7 @@ void Simulation::work(SimulatedWorker& worker, const Faults& faults) {
 
 void Simulation::worker_receives(SimulatedWorker& worker) {
   while (!worker.to_worker.empty()) {
-    auto decoded = decode_message(std::move(worker.to_worker.front()), CodecLimits{});
+    auto decoded = decode_message(worker.to_worker.front(), CodecLimits{});
     worker.to_worker.pop_front();
     ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
     const Message& message = decoded->second;
@@ -210,12 +210,12 @@ void Simulation::check_credit(SimulatedWorker& worker, const Envelope& envelope,
 }
 
 void Simulation::transmit(const Envelope& envelope, const Message& message, const Faults& faults,
-                          std::deque<Frames>* queue) {
+                          std::deque<Bytes>* queue) {
   if (chance(faults.drop)) return;
-  auto frames = encode_message(envelope, message);
-  ASSERT_TRUE(frames.ok()) << frames.status().to_string();
-  if (chance(faults.duplicate)) queue->push_back(*frames);
-  queue->push_back(*std::move(frames));
+  auto frame = encode_message(envelope, message);
+  ASSERT_TRUE(frame.ok()) << frame.status().to_string();
+  if (chance(faults.duplicate)) queue->push_back(*frame);
+  queue->push_back(*std::move(frame));
   if (queue->size() >= 2 && chance(faults.swap)) std::swap(queue->back(), *(queue->end() - 2));
 }
 
@@ -224,7 +224,7 @@ void Simulation::transmit(const Envelope& envelope, const Message& message, cons
 void Simulation::trainer_round(const Faults& faults) {
   for (auto& worker : workers_) {
     while (!worker->to_trainer.empty()) {
-      auto decoded = decode_message(std::move(worker->to_trainer.front()), CodecLimits{});
+      auto decoded = decode_message(worker->to_trainer.front(), CodecLimits{});
       worker->to_trainer.pop_front();
       ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
       const auto verdict =

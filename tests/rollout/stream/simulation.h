@@ -30,8 +30,8 @@ struct SimulatedWorker {
   std::unique_ptr<SampleLog> log;
   std::unique_ptr<Publisher> publisher;
   std::string peer;
-  std::deque<Frames> to_trainer;
-  std::deque<Frames> to_worker;
+  std::deque<Bytes> to_trainer;
+  std::deque<Bytes> to_worker;
   std::map<std::string, std::set<int32_t>> held;  // tasks accepted, samples not sealed
   // As last heard, to check that what is sent keeps to it:
   uint64_t credit_seq = 0;
@@ -69,7 +69,7 @@ class Simulation {
   void trainer_round(const Faults& faults);
   void trainer_sends(const Faults& faults);
   void transmit(const Envelope& envelope, const Message& message, const Faults& faults,
-                std::deque<Frames>* queue);
+                std::deque<Bytes>* queue);
   void check_credit(SimulatedWorker& worker, const Envelope& envelope, const Data& data);
 
   TempFolder folder_;
