@@ -32,8 +32,8 @@ Result<std::optional<ReceivedChunkRequest>> ChunkServerSocket::receive(
   if (!incoming) return std::optional<ReceivedChunkRequest>();
   ReceivedChunkRequest received{std::move(incoming->peer)};
   const Status single = incoming->check_single();
-  received.request = single.ok() ? decode_chunk_request(incoming->frame.bytes())
-                                 : single.with_context("CHUNK_REQUEST");
+  received.request =
+      single.ok() ? decode_chunk_request(incoming->frame) : single.with_context("CHUNK_REQUEST");
   return std::optional(std::move(received));
 }
 
@@ -69,7 +69,7 @@ Result<std::optional<ChunkReply>> ChunkClientSocket::receive(
   WARPROLL_TRY_ASSIGN(incoming, core_->receive(deadline, waker));
   if (!incoming) return std::optional<ChunkReply>();
   WARPROLL_TRY(incoming->check_single().with_context("CHUNK_REPLY"));
-  WARPROLL_TRY_ASSIGN(reply, decode_chunk_reply(incoming->frame.bytes()));
+  WARPROLL_TRY_ASSIGN(reply, decode_chunk_reply(incoming->frame));
   return std::optional(std::move(reply));
 }
 

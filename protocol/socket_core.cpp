@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -51,6 +52,26 @@ int wants_ipv6(const std::string& endpoint) { return endpoint.find('[') != std::
 
 }  // namespace
 
+class ZmqMessage {  // owner of a zmq_msg_t
+ public:
+  ZmqMessage() { zmq_msg_init(&message_); }
+  explicit ZmqMessage(size_t size) {
+    if (zmq_msg_init_size(&message_, size) != 0) throw std::bad_alloc();
+  }
+  ZmqMessage(const ZmqMessage&) = delete;
+  ZmqMessage& operator=(const ZmqMessage&) = delete;
+  ~ZmqMessage() { zmq_msg_close(&message_); }
+
+  zmq_msg_t* get() { return &message_; }
+  std::span<std::byte> bytes() {
+    return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
+  }
+  bool more() { return zmq_msg_more(&message_) != 0; }
+
+ private:
+  zmq_msg_t message_;
+};
+
 ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
   if (handle_ == nullptr) throw std::runtime_error("zmq_ctx_new: out of file descriptors");
   zmq_ctx_set(handle_, ZMQ_IO_THREADS, io_threads);
@@ -58,20 +79,6 @@ ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
 ZmqContext::~ZmqContext() {
   while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
   }
-}
-
-ZmqMessage::ZmqMessage() { zmq_msg_init(&message_); }
-ZmqMessage::ZmqMessage(size_t size) {
-  if (zmq_msg_init_size(&message_, size) != 0) throw std::bad_alloc();
-}
-ZmqMessage::ZmqMessage(ZmqMessage&& other) noexcept : ZmqMessage() { *this = std::move(other); }
-ZmqMessage& ZmqMessage::operator=(ZmqMessage&& other) noexcept {
-  if (this != &other) zmq_msg_move(&message_, &other.message_);
-  return *this;
-}
-ZmqMessage::~ZmqMessage() { zmq_msg_close(&message_); }
-std::span<std::byte> ZmqMessage::bytes() {
-  return {static_cast<std::byte*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
 }
 
 Waker::Waker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -199,7 +206,7 @@ Result<std::string> SocketCore::bound_endpoint() const {
   return std::string(text);
 }
 
-Status SocketCore::send_frame(ZmqMessage frame, int flags) {
+Status SocketCore::send_frame(ZmqMessage& frame, int flags) {
   while (zmq_msg_send(frame.get(), socket_, flags | ZMQ_DONTWAIT) < 0) {
     if (zmq_errno() != EINTR) return zmq_failure("send");
   }
@@ -217,9 +224,9 @@ Status SocketCore::send(const std::string* peer,
     ZmqMessage id(peer->size());
     std::ranges::copy(std::as_bytes(std::span(*peer)), id.bytes().begin());
     // The id is refused or the whole message is taken: libzmq rolls back what it cannot deliver.
-    WARPROLL_TRY(send_frame(std::move(id), ZMQ_SNDMORE));
+    WARPROLL_TRY(send_frame(id, ZMQ_SNDMORE));
   }
-  return send_frame(std::move(frame), 0);
+  return send_frame(frame, 0);
 }
 
 Status SocketCore::Incoming::check_single() const {
@@ -230,19 +237,20 @@ Status SocketCore::Incoming::check_single() const {
 Result<std::optional<SocketCore::Incoming>> SocketCore::try_receive() {
   Incoming incoming;
   for (bool first = true;; first = false) {
-    ZmqMessage part;
+    auto part = std::make_shared<ZmqMessage>();
     // All of a message arrives together: only its beginning can be missing.
-    while (zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT) < 0) {
+    while (zmq_msg_recv(part->get(), socket_, ZMQ_DONTWAIT) < 0) {
       if (zmq_errno() == EINTR) continue;
       if (zmq_errno() == EAGAIN && first) return std::optional<Incoming>();
       return zmq_failure("receive");
     }
-    const bool more = part.more();
+    const bool more = part->more();
     if (first && router_) {
-      const auto id = part.bytes();
+      const auto id = part->bytes();
       incoming.peer.assign(reinterpret_cast<const char*>(id.data()), id.size());
     } else if (++incoming.num_frames == 1) {
-      incoming.frame = std::move(part);
+      incoming.frame = part->bytes();
+      incoming.memory = std::move(part);
     }
     if (!more) return std::optional(std::move(incoming));
   }

@@ -3,8 +3,6 @@
 // Internal to protocol/. Thread: one. Lifetime: before its ZmqContext.
 #pragma once
 
-#include <zmq.h>
-
 #include <chrono>
 #include <cstddef>
 #include <initializer_list>
@@ -19,21 +17,7 @@
 
 namespace warproll {
 
-class ZmqMessage {  // owner of a zmq_msg_t
- public:
-  ZmqMessage();                      // empty
-  explicit ZmqMessage(size_t size);  // throws std::bad_alloc
-  ZmqMessage(ZmqMessage&& other) noexcept;
-  ZmqMessage& operator=(ZmqMessage&& other) noexcept;
-  ~ZmqMessage();
-
-  zmq_msg_t* get() { return &message_; }
-  std::span<std::byte> bytes();
-  bool more() { return zmq_msg_more(&message_) != 0; }
-
- private:
-  zmq_msg_t message_;
-};
+class ZmqMessage;
 
 class SocketCore {
  public:
@@ -54,9 +38,10 @@ class SocketCore {
   // DEALER.
   Status send(const std::string* peer, std::initializer_list<std::span<const std::byte>> pieces);
   struct Incoming {
-    std::string peer;  // empty at a DEALER
-    ZmqMessage frame;  // the first; further ones of a malformed message are counted and dropped
+    std::string peer;                  // empty at a DEALER
+    std::span<const std::byte> frame;  // the first; others of a malformed message are only counted
     size_t num_frames = 0;
+    std::shared_ptr<const void> memory;         // of frame
     [[nodiscard]] Status check_single() const;  // num_frames is 1
   };
   // nullopt at the deadline or when `waker` was woken.
@@ -73,7 +58,7 @@ class SocketCore {
   Status set(int option, int value);
   Status set(int option, int64_t value);
   Status set(int option, const std::string& value);
-  Status send_frame(ZmqMessage frame, int flags);
+  Status send_frame(ZmqMessage& frame, int flags);
   Result<std::optional<Incoming>> try_receive();
 
   void* socket_;

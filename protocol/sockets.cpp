@@ -38,7 +38,7 @@ Result<std::optional<Received>> receive_message(SocketCore& core, uint64_t max_m
   if (!incoming) return std::optional<Received>();
   Received received;
   received.peer = std::move(incoming->peer);
-  const auto frame = incoming->frame.bytes();
+  const auto frame = incoming->frame;
   // The envelope is worth having even when the rest is malformed: it says which seq to refuse.
   const auto header = decode_header(frame);
   if (header.ok()) received.envelope = header->envelope;
