@@ -1,5 +1,5 @@
 // Typed owners of the two ends of the session: WorkerSocket (DEALER, connects) and TrainerSocket
-// (ROUTER, binds). They move Message values; bytes and frames stay inside.
+// (ROUTER, binds). They move Message values; bytes stay inside.
 // Thread: a socket belongs to one thread (make it, use it, destroy it there; it may be moved to
 // that thread once before its first use). ZmqContext and Waker are for any thread.
 // Lifetime: sockets die before their ZmqContext, whose destructor waits for them.
@@ -54,7 +54,7 @@ class Waker {
 };
 
 struct SocketOptions {
-  uint64_t max_message_bytes = kDefaultMaxMessageBytes;  // larger frames cut the connection
+  uint64_t max_message_bytes = kDefaultMaxMessageBytes;  // larger ones cut the connection
   int send_hwm_messages = 1000;                          // per peer
   int receive_hwm_messages = 1000;                       // per peer; keep credit below half of it
   int reconnect_ms = 100;

@@ -6,7 +6,7 @@
 namespace warproll {
 namespace {
 
-// A worker's uncommitted frames must stay below half of the receive queue (S4).
+// A worker's uncommitted messages must stay below half of the receive queue (S4).
 int receive_hwm(const TrainerConfig& config) {
   return static_cast<int>(std::max<int64_t>(1000, 2 * config.credit_messages + 100));
 }
