@@ -11,8 +11,6 @@
 namespace warproll {
 namespace {
 
-static_assert(kMaxChunkMessageBytes > kMaxChunkBytes + kFrameHeaderBytes);
-
 struct ChunkReplyBody {  // what travels in the body
   ChunkReply reply;
   uint64_t checksum = 0;
@@ -98,18 +96,12 @@ Result<Bytes> encode_chunk_reply_head(const ChunkReply& reply, std::span<const s
         to.setXxh3(bytes.empty() ? 0 : checksum64(bytes));
         to.setError(w.text("ChunkReply.error", reply.error));
       }));
-  header.body_bytes = body.size();
-  header.tensors_bytes = bytes.size();
-  header.body_checksum = checksum64(body);
-  Bytes head = encode_header(header);
-  head.insert(head.end(), body.begin(), body.end());
-  return head;
+  return join({encode_header(header, body, bytes), body});
 }
 
 Result<Bytes> encode_chunk_reply(const ChunkReply& reply, std::span<const std::byte> bytes) {
-  WARPROLL_TRY_ASSIGN(frame, encode_chunk_reply_head(reply, bytes));
-  frame.insert(frame.end(), bytes.begin(), bytes.end());
-  return frame;
+  WARPROLL_TRY_ASSIGN(head, encode_chunk_reply_head(reply, bytes));
+  return join({head, bytes});
 }
 
 Result<ChunkReply> decode_chunk_reply(std::span<const std::byte> frame) {

@@ -19,6 +19,8 @@
 namespace warproll {
 
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{16} << 20;
+inline constexpr uint64_t kMaxChunkMessageBytes =  // with header and body
+    kMaxChunkBytes + (uint64_t{1} << 16);
 
 struct ChunkRequest {
   UpdateId id;

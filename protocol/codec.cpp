@@ -32,18 +32,13 @@ Result<Bytes> encode_data_header(const Envelope& envelope, const Data& data) {
   header.type = kDataType;
   header.flags = data.replayed ? kFlagReplayed : 0;
   header.envelope = envelope;
-  header.body_bytes = data.record.size();
-  header.tensors_bytes = data.tensors.size();
-  header.body_checksum = checksum64(data.record);
-  return encode_header(header);
+  return encode_header(header, data.record, data.tensors);
 }
 
 Result<Bytes> encode_message(const Envelope& envelope, const Message& message) {
   if (const Data* data = std::get_if<Data>(&message)) {
-    WARPROLL_TRY_ASSIGN(frame, encode_data_header(envelope, *data));
-    frame.insert(frame.end(), data->record.begin(), data->record.end());
-    frame.insert(frame.end(), data->tensors.begin(), data->tensors.end());
-    return frame;
+    WARPROLL_TRY_ASSIGN(header, encode_data_header(envelope, *data));
+    return join({header, data->record, data->tensors});
   }
   FrameHeader header;
   header.type = kMessageTypes[message.index()].type;

@@ -31,7 +31,11 @@ uint64_t checksum64(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-Bytes encode_header(const FrameHeader& header) {
+Bytes encode_header(FrameHeader header, std::span<const std::byte> body,
+                    std::span<const std::byte> tensors) {
+  header.body_bytes = body.size();
+  header.tensors_bytes = tensors.size();
+  header.body_checksum = checksum64(body);
   Bytes bytes(kFrameHeaderBytes);
   put(&bytes, 0, kMagic);
   put(&bytes, 4, kProtocolVersion);
@@ -104,16 +108,18 @@ Result<FrameParts> split_frame(std::span<const std::byte> frame, uint64_t max_me
   return FrameParts{header, body, rest.subspan(body.size())};
 }
 
-Bytes join_frame(FrameHeader header, std::span<const std::byte> body,
+Bytes join_frame(const FrameHeader& header, std::span<const std::byte> body,
                  std::span<const std::byte> tensors) {
-  header.body_bytes = body.size();
-  header.tensors_bytes = tensors.size();
-  header.body_checksum = checksum64(body);
-  Bytes frame = encode_header(header);
-  frame.reserve(frame.size() + body.size() + tensors.size());
-  frame.insert(frame.end(), body.begin(), body.end());
-  frame.insert(frame.end(), tensors.begin(), tensors.end());
-  return frame;
+  return join({encode_header(header, body, tensors), body, tensors});
+}
+
+Bytes join(std::initializer_list<std::span<const std::byte>> pieces) {
+  size_t size = 0;
+  for (const auto piece : pieces) size += piece.size();
+  Bytes joined;
+  joined.reserve(size);
+  for (const auto piece : pieces) joined.insert(joined.end(), piece.begin(), piece.end());
+  return joined;
 }
 
 }  // namespace warproll

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "protocol/codec.h"
@@ -36,20 +37,22 @@ struct FrameParts {
   std::span<const std::byte> tensors;
 };
 
-Bytes encode_header(const FrameHeader& header);
+// Both set the header's lengths and checksum.
+Bytes encode_header(FrameHeader header, std::span<const std::byte> body,
+                    std::span<const std::byte> tensors);
+Bytes join_frame(const FrameHeader& header, std::span<const std::byte> body,
+                 std::span<const std::byte> tensors);
+// One behind the other.
+Bytes join(std::initializer_list<std::span<const std::byte>> pieces);
 // Of the first bytes of a frame. kInvalidArgument: no header, another version, unknown flags.
 // kDataLoss: its checksum.
 Result<FrameHeader> decode_header(std::span<const std::byte> frame);
 // After the lengths, their sum and the body's checksum were checked; errors as decode_header.
 Result<FrameParts> split_frame(std::span<const std::byte> frame, uint64_t max_message_bytes);
-// The header's lengths and checksum are set here.
-Bytes join_frame(FrameHeader header, std::span<const std::byte> body,
-                 std::span<const std::byte> tensors);
 // The header of a Data message, so that its record and tensors can be sent from where they are.
 Result<Bytes> encode_data_header(const Envelope& envelope, const Data& data);
 // Header and body of a chunk reply (chunks.h), so that its bytes can be sent from where they are.
 struct ChunkReply;
 Result<Bytes> encode_chunk_reply_head(const ChunkReply& reply, std::span<const std::byte> bytes);
-inline constexpr uint64_t kMaxChunkMessageBytes = (uint64_t{16} << 20) + (uint64_t{1} << 16);
 
 }  // namespace warproll

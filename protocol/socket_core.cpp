@@ -50,8 +50,6 @@ long remaining_ms(std::chrono::steady_clock::time_point deadline) {
 // Only where it was asked for: otherwise libzmq reports IPv4 endpoints in IPv6 form.
 int wants_ipv6(const std::string& endpoint) { return endpoint.find('[') != std::string::npos; }
 
-}  // namespace
-
 class ZmqMessage {  // owner of a zmq_msg_t
  public:
   ZmqMessage() { zmq_msg_init(&message_); }
@@ -71,6 +69,15 @@ class ZmqMessage {  // owner of a zmq_msg_t
  private:
   zmq_msg_t message_;
 };
+
+Status send_frame(void* socket, ZmqMessage& frame, int flags) {
+  while (zmq_msg_send(frame.get(), socket, flags | ZMQ_DONTWAIT) < 0) {
+    if (zmq_errno() != EINTR) return zmq_failure("send");
+  }
+  return {};
+}
+
+}  // namespace
 
 ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
   if (handle_ == nullptr) throw std::runtime_error("zmq_ctx_new: out of file descriptors");
@@ -206,13 +213,6 @@ Result<std::string> SocketCore::bound_endpoint() const {
   return std::string(text);
 }
 
-Status SocketCore::send_frame(ZmqMessage& frame, int flags) {
-  while (zmq_msg_send(frame.get(), socket_, flags | ZMQ_DONTWAIT) < 0) {
-    if (zmq_errno() != EINTR) return zmq_failure("send");
-  }
-  return {};
-}
-
 Status SocketCore::send(const std::string* peer,
                         std::initializer_list<std::span<const std::byte>> pieces) {
   size_t size = 0;
@@ -224,9 +224,9 @@ Status SocketCore::send(const std::string* peer,
     ZmqMessage id(peer->size());
     std::ranges::copy(std::as_bytes(std::span(*peer)), id.bytes().begin());
     // The id is refused or the whole message is taken: libzmq rolls back what it cannot deliver.
-    WARPROLL_TRY(send_frame(id, ZMQ_SNDMORE));
+    WARPROLL_TRY(send_frame(socket_, id, ZMQ_SNDMORE));
   }
-  return send_frame(frame, 0);
+  return send_frame(socket_, frame, 0);
 }
 
 Status SocketCore::Incoming::check_single() const {
@@ -237,20 +237,22 @@ Status SocketCore::Incoming::check_single() const {
 Result<std::optional<SocketCore::Incoming>> SocketCore::try_receive() {
   Incoming incoming;
   for (bool first = true;; first = false) {
-    auto part = std::make_shared<ZmqMessage>();
+    ZmqMessage part;
     // All of a message arrives together: only its beginning can be missing.
-    while (zmq_msg_recv(part->get(), socket_, ZMQ_DONTWAIT) < 0) {
+    while (zmq_msg_recv(part.get(), socket_, ZMQ_DONTWAIT) < 0) {
       if (zmq_errno() == EINTR) continue;
       if (zmq_errno() == EAGAIN && first) return std::optional<Incoming>();
       return zmq_failure("receive");
     }
-    const bool more = part->more();
+    const bool more = part.more();
     if (first && router_) {
-      const auto id = part->bytes();
+      const auto id = part.bytes();
       incoming.peer.assign(reinterpret_cast<const char*>(id.data()), id.size());
     } else if (++incoming.num_frames == 1) {
-      incoming.frame = part->bytes();
-      incoming.memory = std::move(part);
+      const auto kept = std::make_shared<ZmqMessage>();
+      zmq_msg_move(kept->get(), part.get());
+      incoming.frame = kept->bytes();
+      incoming.memory = kept;
     }
     if (!more) return std::optional(std::move(incoming));
   }

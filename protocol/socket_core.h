@@ -17,8 +17,6 @@
 
 namespace warproll {
 
-class ZmqMessage;
-
 class SocketCore {
  public:
   // DEALER, connects. Messages are never queued for a connection that is not up.
@@ -58,7 +56,6 @@ class SocketCore {
   Status set(int option, int value);
   Status set(int option, int64_t value);
   Status set(int option, const std::string& value);
-  Status send_frame(ZmqMessage& frame, int flags);
   Result<std::optional<Incoming>> try_receive();
 
   void* socket_;
