@@ -50,14 +50,17 @@ class LaunchConfig {
     cudaLaunchAttribute& a = attributes_[config_.numAttrs++];
     a.id = cudaLaunchAttributeClusterDimension;
     a.val.clusterDim = {ctas, 1, 1};
+    is_large_cluster_ = ctas > 8;
   }
 
   // How many of this launch's clusters the GPU holds at once: SMs of one GPC, of which some have fewer.
   template <class... Params>
   int max_active_clusters(void (*kernel)(Params...)) {
     allow_shared(kernel);
+    allow_cluster(kernel);
     int count = 0;
     WARPROLL_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config_));
+    if (count == 0) return 0;
     return std::max(1, count - spared_multiprocessors());  // a spared SM may be any cluster's
   }
 
@@ -68,6 +71,7 @@ class LaunchConfig {
   template <class... Params, class... Args>
   void run(void (*kernel)(Params...), const Args&... args) {
     allow_shared(kernel);
+    allow_cluster(kernel);
     if (all_shared_) {
       WARPROLL_CUDA_CHECK(cudaFuncSetAttribute(
           kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
@@ -91,9 +95,18 @@ class LaunchConfig {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
   }
 
+  // More than eight CTAs are not every GPU's; Hopper's and Blackwell's have up to sixteen.
+  template <class Kernel>
+  void allow_cluster(Kernel kernel) const {
+    if (!is_large_cluster_) return;
+    WARPROLL_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+
   cudaLaunchConfig_t config_ = {};
   cudaLaunchAttribute attributes_[2] = {};
   bool all_shared_ = false;
+  bool is_large_cluster_ = false;
 };
 
 }  // namespace warproll

@@ -37,16 +37,18 @@ template <int kD, bool kHigh>
 __global__ void __launch_bounds__(kThreads, 3)
     attention_split_kernel(const __grid_constant__ Params p) {
   ptx::allow_next_kernel();
-  SplitDecoder<kD, kHigh, false>(p, ptx::dynamic_shared_memory()).run();
+  SplitDecoder<kD, kHigh, false, 1>(p, ptx::dynamic_shared_memory()).run();
 }
 
-// The same with qkv_finish. Block 160 threads, or 288 with kHigh; three CTAs an SM, or one.
-template <int kD, bool kHigh>
-__global__ void __launch_bounds__(SplitDecoder<kD, kHigh, true>::kCtaThreads, kHigh ? 1 : 3)
+// The same with qkv_finish; a cluster for one group or two. Block 160 threads, or 288 with kHigh; three CTAs
+// an SM, or one.
+template <int kD, bool kHigh, int kGroups>
+__global__ void __launch_bounds__(SplitDecoder<kD, kHigh, true, kGroups>::kCtaThreads,
+                                  kHigh ? 1 : 3)
     attention_finish_kernel(const __grid_constant__ Params p,
                             const __grid_constant__ QkvFinishParams finish) {
   ptx::allow_next_kernel();
-  SplitDecoder<kD, kHigh, true>(p, ptx::dynamic_shared_memory(), finish).run();
+  SplitDecoder<kD, kHigh, true, kGroups>(p, ptx::dynamic_shared_memory(), finish).run();
 }
 
 // The workspace: tickets, states, values.
@@ -192,48 +194,71 @@ void launch(const Params& p, cudaStream_t stream) {
 }
 
 // A kernel of clusters, by what runs in it.
-inline void configure_split(LaunchConfig& config) {
+template <class Decoder>
+void configure_split(LaunchConfig& config) {
   config.programmatic();
   config.all_shared();
-  config.cluster(kClusterCtas);
+  config.cluster(Decoder::kClusterCtas);
 }
 // All clusters of a launch are to run side by side.
 template <class Decoder, class... P>
 int max_split_clusters(void (*kernel)(P...)) {
-  LaunchConfig config(dim3(kClusterCtas), Decoder::kCtaThreads, sizeof(typename Decoder::Shared),
-                      nullptr);
-  configure_split(config);
-  return std::min(config.max_active_clusters(kernel), 2 * kMaxDecodeCtas / kClusterCtas);
+  LaunchConfig config(dim3(Decoder::kClusterCtas), Decoder::kCtaThreads,
+                      sizeof(typename Decoder::Shared), nullptr);
+  configure_split<Decoder>(config);
+  return std::min(config.max_active_clusters(kernel), 2 * kMaxDecodeCtas / kFoldCtas);
 }
 int64_t pair_groups(const PagedAttentionParams& op) {
   return ceil_divide(max_pair_splits(op), kGroupSplits);
 }
+// kGroups: of a cluster.
+template <int kGroups>
 int64_t split_clusters(const PagedAttentionParams& op) {
-  return int64_t{op.num_sequences} * op.num_kv_heads * pair_groups(op);
+  return int64_t{op.num_sequences} * op.num_kv_heads * ceil_divide(pair_groups(op), kGroups);
 }
 
 template <class Decoder, class... P, class... More>
 void launch_split(void (*kernel)(P...), Params p, cudaStream_t stream, const More&... more) {
   p.pair_groups = static_cast<int>(pair_groups(p.op));
-  // Few CTAs have an SM each: two would wait for each other.
-  constexpr int kMoreThanHalf = 116 * 1024;
-  const int64_t ctas = split_clusters(p.op) * kClusterCtas;
-  const int shared_bytes = std::max(static_cast<int>(sizeof(typename Decoder::Shared)),
-                                    ctas <= num_multiprocessors() / 2 ? kMoreThanHalf : 0);
-  const dim3 grid(static_cast<unsigned>(p.pair_groups * kClusterCtas),
+  const dim3 grid(static_cast<unsigned>(p.pair_groups * kFoldCtas),
                   static_cast<unsigned>(p.op.num_kv_heads),
                   static_cast<unsigned>(p.op.num_sequences));
+  // Few CTAs have an SM each: two would wait for each other.
+  constexpr int kMoreThanHalf = 116 * 1024;
+  const int64_t ctas = int64_t{grid.x} * grid.y * grid.z;
+  const int shared_bytes = std::max(static_cast<int>(sizeof(typename Decoder::Shared)),
+                                    ctas <= num_multiprocessors() / 2 ? kMoreThanHalf : 0);
   LaunchConfig config(grid, Decoder::kCtaThreads, shared_bytes, stream);
-  configure_split(config);
+  configure_split<Decoder>(config);
   config.run(kernel, p, more...);
 }
 
 template <int kD, bool kHigh>
 void launch_decode(const Params& p, cudaStream_t stream) {
-  using Decoder = SplitDecoder<kD, kHigh, false>;
+  using Decoder = SplitDecoder<kD, kHigh, false, 1>;
   static const int most = max_split_clusters<Decoder>(attention_split_kernel<kD, kHigh>);
-  if (split_clusters(p.op) > most) return launch<kD, kHigh, false>(p, stream);
+  if (split_clusters<1>(p.op) > most) return launch<kD, kHigh, false>(p, stream);
   launch_split<Decoder>(attention_split_kernel<kD, kHigh>, p, stream);
+}
+
+// Whether the clusters of attention_finish_kernel run side by side.
+template <int kD, bool kHigh, int kGroups>
+bool finish_fits(const PagedAttentionParams& op) {
+  using Decoder = SplitDecoder<kD, kHigh, true, kGroups>;
+  static const int most = max_split_clusters<Decoder>(attention_finish_kernel<kD, kHigh, kGroups>);
+  return split_clusters<kGroups>(op) <= most;
+}
+
+template <int kD, bool kHigh>
+void launch_finish(const Params& p, cudaStream_t stream, const QkvFinishParams& finish) {
+  const auto launch = [&]<int kGroups> {
+    launch_split<SplitDecoder<kD, kHigh, true, kGroups>>(
+        attention_finish_kernel<kD, kHigh, kGroups>, p, stream, finish);
+  };
+  if (pair_groups(p.op) == 2 && finish_fits<kD, kHigh, 2>(p.op)) {
+    return launch.template operator()<2>();
+  }
+  launch.template operator()<1>();
 }
 
 // use<kD, kHigh>() of the kernels for these heads.
@@ -271,12 +296,8 @@ bool attention_can_finish(const PagedAttentionParams& params) {
   const bool one_token_each = params.max_query_tokens == 1 && params.num_tokens > 0 &&
                               params.num_tokens == params.num_sequences;
   if (!one_token_each || params.head_dim % 16 != 0) return false;
-  const int64_t clusters = attention::split_clusters(params);
-  return clusters > 0 && attention::with_heads(params, [&]<int kD, bool kHigh> {
-           using Decoder = attention::SplitDecoder<kD, kHigh, true>;
-           static const int most = attention::max_split_clusters<Decoder>(
-               attention::attention_finish_kernel<kD, kHigh>);
-           return clusters <= most;
+  return params.blocks_per_sequence > 0 && attention::with_heads(params, [&]<int kD, bool kHigh> {
+           return attention::finish_fits<kD, kHigh, 1>(params);
          });
 }
 
@@ -301,11 +322,8 @@ void finish_attention(const QkvFinishParams& finish, const PagedAttentionParams&
   });
   attention::Params p = attention::device_params(params);
   p.op.indices_are_older = params.indices_are_older && finish.indices_are_older;
-  attention::with_heads(params, [&]<int kD, bool kHigh> {
-    using Decoder = attention::SplitDecoder<kD, kHigh, true>;
-    attention::launch_split<Decoder>(attention::attention_finish_kernel<kD, kHigh>, p, stream,
-                                     finish);
-  });
+  attention::with_heads(
+      params, [&]<int kD, bool kHigh> { attention::launch_finish<kD, kHigh>(p, stream, finish); });
 }
 
 }  // namespace warproll

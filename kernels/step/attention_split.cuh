@@ -2,7 +2,8 @@
 // (sequence, KV head) can have, a CTA a split. All of its K and V are on their way at once, before the
 // previous kernel has ended but for the new token's. The CTAs hand each other their sums: CTA r folds the
 // splits of heads r and r + 8 into `out`, or into a unit of Partials where there are several groups; then
-// the CTA that comes last for these heads folds the groups.
+// the CTA that comes last for these heads folds the groups. Or, with kGroups 2, a cluster of sixteen for
+// the two groups there are, and its first eight CTAs fold both.
 // Four warps, as attention_decode.cuh. With kFinish there are more, which help with what qkv_finish does
 // (attention_finish.cuh) and then only keep the barriers; q, and the new token's K and V, come from there.
 // Internal to kernels/step/attention.cu.
@@ -21,13 +22,15 @@ struct NothingToFinish {
   static constexpr int kThreads = attention::kThreads;
 };
 
-template <int kD, bool kHigh, bool kFinish>
+template <int kD, bool kHigh, bool kFinish, int kGroups>
 class SplitDecoder {
   using Finisher = std::conditional_t<kFinish, HeadFinisher<kD, kHigh>, NothingToFinish>;
 
  public:
   static constexpr int kCtaThreads = Finisher::kThreads;
-  using Shared = std::conditional_t<kFinish, FinishShared<kD, kHigh>, SplitShared<kD, kHigh>>;
+  static constexpr int kClusterCtas = kGroups * kGroupSplits;
+  using Shared = std::conditional_t<kFinish, FinishShared<kD, kHigh, kGroups>,
+                                    SplitShared<kD, kHigh, kGroups>>;
 
   // `finish`: QkvFinishParams, with kFinish.
   template <class... Finish>
@@ -55,9 +58,10 @@ class SplitDecoder {
       ptx::mbarrier_init(arrived(), 1);
       ptx::fence_mbarrier_init();
       // Everybody's sums of our heads.
-      const int heads = (rank_ < p_.group) + (rank_ + kClusterCtas < p_.group);
+      const int heads = folds() ? num_heads() : 0;
       const int bytes = p_.op.head_dim * static_cast<int>(sizeof(float)) + int{sizeof(float2)};
-      ptx::mbarrier_arrive_expect(arrived(), static_cast<uint32_t>(heads * splits_ * bytes));
+      ptx::mbarrier_arrive_expect(arrived(),
+                                  static_cast<uint32_t>(heads * cluster_splits() * bytes));
     }
     __syncthreads();
     ptx::cluster_arrive();
@@ -82,7 +86,7 @@ class SplitDecoder {
     if constexpr (kFinish) count_invalid();
     ptx::cluster_wait();
     if (has_split && multiplies()) send();
-    if (rank_ < p_.group) receive();
+    if (folds()) receive();
   }
 
  private:
@@ -100,10 +104,30 @@ class SplitDecoder {
     return attention::head_row(p_, token_, kv_head_, head_in_group);
   }
 
+  __device__ __forceinline__ int first_group() const { return group_ / kGroups * kGroups; }
+  // That position `last_` lets a group, or the cluster, have.
+  __device__ __forceinline__ int splits_of(int group) const {
+    const int behind = last_ - group * kGroup;
+    if (kGroups > 1 && behind < 0) return 0;  // else the cluster has nothing to do
+    return min(kGroupSplits, behind / kSplit + 1);
+  }
+  __device__ __forceinline__ int cluster_splits() const {
+    int splits = splits_;
+    if constexpr (kGroups == 2) splits = splits_of(first_group()) + splits_of(first_group() + 1);
+    return splits;
+  }
+  // Whether this CTA folds heads, and how many.
+  __device__ __forceinline__ bool folds() const {
+    return rank_ < p_.group && group_ == first_group();
+  }
+  __device__ __forceinline__ int num_heads() const {
+    return (p_.group - rank_ + kFoldCtas - 1) / kFoldCtas;
+  }
+
   // False: the whole cluster has nothing to do.
   __device__ __forceinline__ bool find_split() {
-    rank_ = static_cast<int>(ptx::cluster_rank());
-    group_ = static_cast<int>(blockIdx.x) / kClusterCtas;
+    rank_ = static_cast<int>(ptx::cluster_rank()) % kGroupSplits;
+    group_ = static_cast<int>(blockIdx.x) / kGroupSplits;
     kv_head_ = static_cast<int>(blockIdx.y);
     sequence_ = static_cast<int>(blockIdx.z);
     pair_ = sequence_ * p_.op.num_kv_heads + kv_head_;
@@ -122,8 +146,8 @@ class SplitDecoder {
       if (query_tokens(p_.op, sequence_) != 1) return false;
     }
     last_ = p_.op.positions[token_];
-    splits_ = min(kGroupSplits, (last_ - group_ * kGroup) / kSplit + 1);
-    return last_ >= group_ * kGroup;
+    splits_ = splits_of(group_);
+    return last_ >= first_group() * kGroup;
   }
 
   __device__ __forceinline__ Slots slots(int chunk) const {
@@ -261,6 +285,7 @@ class SplitDecoder {
 
   // Each head's sums to the CTA that folds it.
   __device__ __forceinline__ void send() const {
+    const int part = (group_ - first_group()) * kGroupSplits + rank_;
 #pragma unroll
     for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
       const int to = lane() / 4;
@@ -270,14 +295,14 @@ class SplitDecoder {
       };
       const uint32_t barrier = there(&shared_.arrived);
       if (warp() == 0 && lane() % 4 == 0) {
-        ptx::store_to_cluster(there(&shared_.part_states[h][rank_]),
+        ptx::store_to_cluster(there(&shared_.part_states[h][part]),
                               make_float2(part_.max[h], part_.sum[h]), barrier);
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const int d = (warp() * kTiles + n) * 8;
         if (d >= p_.op.head_dim) break;
-        ptx::store_to_cluster(there(&shared_.part_values[h][rank_][d + lane() % 4 * 2]),
+        ptx::store_to_cluster(there(&shared_.part_values[h][part][d + lane() % 4 * 2]),
                               make_float2(part_.acc[n][2 * h], part_.acc[n][2 * h + 1]), barrier);
       }
     }
@@ -291,36 +316,49 @@ class SplitDecoder {
     return (static_cast<int64_t>(pair_) * p_.pair_groups + group) * p_.group + head;
   }
 
+  // A dimension of head `h` of this CTA's, of the cluster's group `group`.
+  __device__ __forceinline__ Total fold_splits(int h, int group, int splits) const {
+    Total total;
+#pragma unroll
+    for (int i = 0; i < kGroupSplits; ++i) {  // an empty part changes nothing, and costs no branch
+      const bool is_part = i < splits;
+      const float2 state = shared_.part_states[h][group * kGroupSplits + i];
+      const float value = shared_.part_values[h][group * kGroupSplits + i][threadIdx.x];
+      total.join(is_part ? state : make_float2(minus_infinity(), 0.0f), is_part ? value : 0.0f);
+    }
+    return total;
+  }
+
   __device__ __forceinline__ void receive() const {
-    const int d = static_cast<int>(threadIdx.x), heads = (p_.group - rank_ + 7) / kClusterCtas;
+    const int d = static_cast<int>(threadIdx.x), heads = num_heads();
     const int groups = last_ / kGroup + 1;
     ptx::mbarrier_wait(arrived(), 0);
     if (d < p_.op.head_dim) {
       for (int h = 0; h < heads; ++h) {
-        const int head = rank_ + h * kClusterCtas;
-        Total total;
-#pragma unroll
-        for (int i = 0; i < kGroupSplits;
-             ++i) {  // an empty part changes nothing, and costs no branch
-          const bool is_part = i < splits_;
-          const float2 state = shared_.part_states[h][i];
-          const float value = shared_.part_values[h][i][d];
-          total.join(is_part ? state : make_float2(minus_infinity(), 0.0f), is_part ? value : 0.0f);
-        }
+        const int head = rank_ + h * kFoldCtas;
+        const Total total = fold_splits(h, 0, splits_);
         if (groups == 1) {
           write(head, total);
-          continue;
+        } else if constexpr (kGroups == 2) {  // all that there are
+          Total both;
+          both.join(total.state, total.acc);
+          const Total second = fold_splits(h, 1, splits_of(first_group() + 1));
+          both.join(second.state, second.acc);
+          write(head, both);
+        } else {
+          if (d == 0) p_.partials.states[unit_row(group_, head)] = total.state;
+          p_.partials.values[unit_row(group_, head) * p_.op.head_dim + d] = total.acc;
         }
-        if (d == 0) p_.partials.states[unit_row(group_, head)] = total.state;
-        p_.partials.values[unit_row(group_, head) * p_.op.head_dim + d] = total.acc;
       }
     }
-    if (groups == 1) return;
-    if (!arrive_last(p_.partials.tickets + pair_ * kClusterCtas + rank_, 1,
-                     static_cast<unsigned>(groups)))
-      return;
-    if (d < p_.op.head_dim) {
-      for (int h = 0; h < heads; ++h) fold_groups(rank_ + h * kClusterCtas, groups);
+    if constexpr (kGroups == 1) {
+      if (groups == 1) return;
+      if (!arrive_last(p_.partials.tickets + pair_ * kFoldCtas + rank_, 1,
+                       static_cast<unsigned>(groups)))
+        return;
+      if (d < p_.op.head_dim) {
+        for (int h = 0; h < heads; ++h) fold_groups(rank_ + h * kFoldCtas, groups);
+      }
     }
   }
   __device__ __forceinline__ void fold_groups(int head, int groups) const {

@@ -6,22 +6,24 @@
 
 namespace warproll::attention {
 
-inline constexpr int kClusterCtas = kGroupSplits;
+// kGroups: groups of splits that a cluster has, a CTA a split. The first eight CTAs fold the heads.
+inline constexpr int kFoldCtas = kGroupSplits;
 
-template <int kD, bool kHigh>
+template <int kD, bool kHigh, int kGroups>
 struct SplitShared {
   static constexpr int kChunks = kSplit / kChunk;
   static constexpr int kHeads = kHigh ? 2 : 1;      // that a CTA folds
   static constexpr int kScoresStride = kSplit + 8;  // float2 of four rows in different banks
   alignas(128) std::byte keys[kChunks][Rows<kD>::kBytes], values[kChunks][Rows<kD>::kBytes];
   float scores[8 * kHeads][kScoresStride];
-  float part_values[kHeads][kGroupSplits][kD];  // from CTA i, split i
-  float2 part_states[kHeads][kGroupSplits];
+  float part_values[kHeads][kGroups * kGroupSplits][kD];  // from CTA i, split i
+  float2 part_states[kHeads][kGroups * kGroupSplits];
   uint64_t arrived;
 };
-template <int kD, bool kHigh>
-struct FinishShared : SplitShared<kD, kHigh> {
-  alignas(128) std::byte queries[8 * SplitShared<kD, kHigh>::kHeads * kD * 2];  // piece_address
+template <int kD, bool kHigh, int kGroups>
+struct FinishShared : SplitShared<kD, kHigh, kGroups> {
+  using Base = SplitShared<kD, kHigh, kGroups>;
+  alignas(128) std::byte queries[8 * Base::kHeads * kD * 2];  // piece_address
 };
 
 // A dimension of a head, and the head's max and sum.
