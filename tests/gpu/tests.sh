@@ -17,7 +17,7 @@ step engine 60 "$bin/test_rollout_engine_gpu" --gtest_brief=1
 step weights_sync 60 "$bin/test_weights_sync_gpu" --gtest_brief=1
 if [[ ${3:-} == sanitize ]]; then
   step memcheck-kernels 90 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/test_kernels_gpu" --gtest_brief=1 \
-    --gtest_filter='MoeGpu.OddShapes*:MoeGpu.TheExpertCentric*:MoeGpu.AnExpertOutside*:MoeGpu.Partials*:RouteGpu.*:AttentionGpu.EveryShape*:QkvFinishGpu.HasThe*'
+    --gtest_filter='*OddShapesGpu*:*ExpertCentricGpu*:MoeGpu.AnExpertOutside*:MoeGpu.Partials*:RouteGpu.*:AttentionGpu.EveryShape*:QkvFinishGpu.HasThe*'
   step memcheck-engine 90 compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/test_rollout_engine_gpu" --gtest_brief=1 \
     --gtest_filter='DeviceForward*'
 fi

@@ -47,43 +47,57 @@ TEST(MoeGpu, MeetsTheBoundForEveryBatchDtypeAndRouting) {
   }
 }
 
-TEST(MoeGpu, OddShapesAreRight) {
+std::string name_of(const ExpertShape& shape) {
+  return "H" + std::to_string(shape.hidden_size) + "I" + std::to_string(shape.intermediate_size) +
+         "E" + std::to_string(shape.num_experts) + "K" + std::to_string(shape.top_k);
+}
+std::string test_name(const ::testing::TestParamInfo<ExpertShape>& info) {
+  return name_of(info.param);
+}
+
+// H, I, E, K: not multiples of 128, few and many experts, every K of the field.
+class MoeOddShapesGpu : public ::testing::TestWithParam<ExpertShape> {};
+INSTANTIATE_TEST_SUITE_P(
+    , MoeOddShapesGpu,
+    ::testing::Values(ExpertShape{32, 32, 5, 1}, ExpertShape{96, 160, 5, 2},
+                      ExpertShape{288, 96, 60, 6}, ExpertShape{2880, 1440, 20, 4},
+                      ExpertShape{2048, 768, 60, 6}, ExpertShape{2048, 96, 512, 10},
+                      ExpertShape{256, 768, 512, 16}, ExpertShape{4096, 1536, 16, 8}),
+    test_name);
+
+TEST_P(MoeOddShapesGpu, AreRight) {
   SKIP_WITHOUT_GPU();
-  // H, I, E, K: not multiples of 128, few and many experts, every K of the field.
-  const ExpertShape shapes[] = {{32, 32, 5, 1},      {96, 160, 5, 2},    {288, 96, 60, 6},
-                                {2880, 1440, 20, 4}, {2048, 768, 60, 6}, {2048, 96, 512, 10},
-                                {256, 768, 512, 16}, {4096, 1536, 16, 8}};
-  for (const ExpertShape& shape : shapes) {
-    for (const WeightFormat format : kFormats) {
-      const Layer layer(shape, format, 3);
-      for (const int32_t batch : {1, 5, 40}) {
-        const Tokens tokens(shape, batch, Routing::kUniform, 7);
-        const std::string what = name_of(format) + ", H " + std::to_string(shape.hidden_size) +
-                                 ", I " + std::to_string(shape.intermediate_size) + ", E " +
-                                 std::to_string(shape.num_experts) + ", K " +
-                                 std::to_string(shape.top_k) + ", B " + std::to_string(batch);
-        const auto oracle = run_oracle(layer, tokens);
-        expect_right(distance_to(run_warp_decode(layer, tokens), oracle), "warp decode, " + what);
-        if (format != WeightFormat::kFp8Block) {
-          expect_right(distance_to(run_literal(layer, tokens), oracle), "literal, " + what);
-        }
+  const ExpertShape shape = GetParam();
+  for (const WeightFormat format : kFormats) {
+    const Layer layer(shape, format, 3);
+    for (const int32_t batch : {1, 5, 40}) {
+      const Tokens tokens(shape, batch, Routing::kUniform, 7);
+      const std::string what = name_of(format) + ", B " + std::to_string(batch);
+      const auto oracle = run_oracle(layer, tokens);
+      expect_right(distance_to(run_warp_decode(layer, tokens), oracle), "warp decode, " + what);
+      if (format != WeightFormat::kFp8Block) {
+        expect_right(distance_to(run_literal(layer, tokens), oracle), "literal, " + what);
       }
     }
   }
 }
 
-TEST(MoeGpu, TheExpertCentricPathMeetsTheBoundToo) {
+class ExpertCentricGpu : public ::testing::TestWithParam<ExpertShape> {};
+INSTANTIATE_TEST_SUITE_P(, ExpertCentricGpu,
+                         ::testing::Values(kReference, ExpertShape{96, 160, 5, 2},
+                                           ExpertShape{2880, 1440, 20, 4}),
+                         test_name);
+
+TEST_P(ExpertCentricGpu, MeetsTheBoundToo) {
   SKIP_WITHOUT_GPU();
-  for (const ExpertShape& shape : {ExpertShape{}, {96, 160, 5, 2}, {2880, 1440, 20, 4}}) {
-    for (const WeightFormat format : kFormats) {
-      const Layer layer(shape, format, 8);
-      for (const Routing routing : {Routing::kUniform, Routing::kSkewed}) {
-        for (const int32_t tokens : {1, 40, 513}) {
-          const Tokens t(shape, tokens, routing, 9);
-          expect_right(distance_to(run_expert_centric(layer, t), run_oracle(layer, t)),
-                       "expert centric, " + name_of(format) + ", H " +
-                           std::to_string(shape.hidden_size) + ", T " + std::to_string(tokens));
-        }
+  const ExpertShape shape = GetParam();
+  for (const WeightFormat format : kFormats) {
+    const Layer layer(shape, format, 8);
+    for (const Routing routing : {Routing::kUniform, Routing::kSkewed}) {
+      for (const int32_t tokens : {1, 40, 513}) {
+        const Tokens t(shape, tokens, routing, 9);
+        expect_right(distance_to(run_expert_centric(layer, t), run_oracle(layer, t)),
+                     name_of(format) + ", T " + std::to_string(tokens));
       }
     }
   }
