@@ -2,15 +2,22 @@
 // and small they are (a checkpoint of MXFP8 experts has tens of thousands of tensors). Each launch reads
 // a list in device memory; of the items of a list none may depend on another.
 //
-//   take_in_items   digest (xxh3.h) and search (not_finite.h) of chunks, in one pass over the bytes
+//   take_in_items   one pass over the bytes of chunks: the sums of their digests (xxh3.h), and the search
+//                   for what must not be there (not_finite.h)
+//   digest_items    the digests from those sums
 //   quantise_items  matrices to MXFP8 (quantise.h)
 //   pack_items      rows to tiles (moe/pack.h), elements or scales
+//
+// They run beside a decode step, whose kernels want an SM's whole shared memory: so they have none of it
+// but a few words, their CTAs are short, and an SM keeps its split of L1 for them. Only a digest is
+// long, 1,024 scrambles in a row: digest_items() has a CTA for many.
 //
 // Thread: any, one stream. Errors: CudaError; whoever makes a list checks its items.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/stream.h"
 #include "kernels/moe/pack.h"
@@ -24,11 +31,15 @@ namespace warproll {
 struct TakeInItem {
   const std::byte* data = nullptr;  // [bytes]; 16-byte aligned
   std::byte* digest = nullptr;      // [16], canonical; 16-byte aligned
-  uint64_t* key = nullptr;          // as FindNotFiniteParams::key; read only with a rule
-  uint64_t first_index = 0;         // of its first element in the tensor
+  uint64_t* sums = nullptr;  // [sums_bytes_of(bytes) / 8], from take_in_items to digest_items
+  uint64_t* key = nullptr;   // as FindNotFiniteParams::key; read only with a rule
+  uint64_t first_index = 0;  // of its first element in the tensor
+  int64_t first_cta = 0;     // of the launch of take_in_items
   uint32_t bytes = 0;
   NotFiniteRule rule;
 };
+[[nodiscard]] uint64_t sums_bytes_of(const TakeInItem& item);
+[[nodiscard]] int64_t ctas_of(const TakeInItem& item);
 
 struct QuantiseItem {
   QuantiseMxfp8Params matrix;
@@ -45,8 +56,10 @@ struct PackItem {
 // 0: there is nothing to do.
 [[nodiscard]] int64_t ctas_of(const PackItem& item);
 
-// `count` items each; num_ctas: of all of them. A list's first_cta ascend from 0.
-void take_in_items(const TakeInItem* items, int64_t count, cudaStream_t stream);
+// The items, or `count` of them, in device memory; num_ctas: of all of them. A launch's first_cta ascend
+// from 0.
+void take_in_items(std::span<const TakeInItem> items, int64_t num_ctas, cudaStream_t stream);
+void digest_items(std::span<const TakeInItem> items, cudaStream_t stream);
 void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream);
 void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);

@@ -1,8 +1,6 @@
-// quantise_mxfp8: grid-stride, one warp a block of 32 columns, one lane a column. Fast enough at
-// any size: bound by reading the source.
+// quantise_mxfp8: grid one CTA 1024 times eight columns, block 256 threads, a lane eight columns. Bound by
+// reading the source.
 #include "kernels/quantise.h"
-
-#include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/quantise_block.cuh"
@@ -11,24 +9,21 @@ namespace warproll {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kPerThread = 4;
+constexpr int64_t kEightsPerCta = kThreads * kPerThread;
 
 template <typename Source>
 __global__ void __launch_bounds__(kThreads)
     quantise_kernel(QuantiseMxfp8Params p, unsigned long long* first_non_finite) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t blocks = p.rows * p.cols / kMxfp8BlockCols;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
-  for (int64_t block = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-       block < blocks; block += warps) {
-    quantise_block<Source>(p, block, lane, first_non_finite);
-  }
+  const int64_t begin = int64_t{blockIdx.x} * kEightsPerCta;
+  const int64_t end = min(begin + kEightsPerCta, p.rows * p.cols / 8);
+  quantise_eights<Source, kThreads, kPerThread>(p, begin, end, first_non_finite);
 }
 
 template <typename Source>
 void launch(const QuantiseMxfp8Params& p, int64_t* first_non_finite, cudaStream_t stream) {
-  const int64_t ctas = (p.rows * p.cols / kMxfp8BlockCols + kThreads / 32 - 1) / (kThreads / 32);
-  LaunchConfig config(dim3(static_cast<unsigned>(std::min<int64_t>(ctas, 1 << 16))), kThreads, 0,
-                      stream);
+  const int64_t ctas = (p.rows * p.cols / 8 + kEightsPerCta - 1) / kEightsPerCta;
+  LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, 0, stream);
   config.run(quantise_kernel<Source>, p, reinterpret_cast<unsigned long long*>(first_non_finite));
 }
 

@@ -33,7 +33,7 @@ void check_quantise_mxfp8(const QuantiseMxfp8Params& params);
 // is written with scale byte 255 (NaN) and the others as usual.
 [[nodiscard]] std::optional<int64_t> quantise_mxfp8_cpu(const QuantiseMxfp8Params& params);
 
-// The same on the device, bit for bit; pointers are device memory, source 16-byte aligned.
+// The same on the device, bit for bit; pointers are device memory, source 16-byte aligned, elements 8.
 // *first_non_finite (device, may be null) becomes the least of its value and the flat index of the
 // first NaN or Inf: start it at INT64_MAX. Errors: std::invalid_argument, CudaError.
 void quantise_mxfp8(const QuantiseMxfp8Params& params, int64_t* first_non_finite,

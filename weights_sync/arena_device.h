@@ -16,6 +16,9 @@
 
 namespace warproll {
 
+// Device memory that filling arenas on a GPU keeps for its lists of work and for digests under way.
+inline constexpr uint64_t kFillListBytes = uint64_t{72} << 20;
+
 class ArenaDevice {
  public:
   virtual ~ArenaDevice() = default;

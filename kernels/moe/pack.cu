@@ -1,4 +1,4 @@
-// pack_elements, pack_scales: grid one CTA a half tile, block 256 threads (pack_half_tile.cuh).
+// pack_elements, pack_scales: grid num_pack_ctas(), block 256 threads (pack_half_tile.cuh).
 #include "kernels/moe/pack.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -9,15 +9,15 @@ namespace {
 
 template <bool kScales>
 __global__ void __launch_bounds__(kPackWarps * 32) pack_kernel(WeightView rows, TileTarget to) {
-  pack_half_tile(rows, to, static_cast<int>(blockIdx.x), kScales);
+  pack_half_tiles(rows, to, static_cast<int>(blockIdx.x), kScales);
 }
 
 template <bool kScales>
 void launch(const WeightView& rows, const TileTarget& to, cudaStream_t stream) {
   check_pack(rows, to);
-  const int64_t halves = num_half_tiles(rows);
-  if (halves == 0 || packs_nothing(to, kScales)) return;
-  LaunchConfig config(dim3(static_cast<unsigned>(halves)), kPackWarps * 32, 0, stream);
+  const int64_t ctas = num_pack_ctas(rows, kScales);
+  if (ctas == 0 || packs_nothing(to, kScales)) return;
+  LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kPackWarps * 32, 0, stream);
   config.run(pack_kernel<kScales>, rows, to);
 }
 

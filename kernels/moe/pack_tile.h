@@ -56,13 +56,19 @@ WARPROLL_HD uint16_t half_bits(float value) {
 #endif
 }
 
+WARPROLL_HD bool is_fp8(WeightFormat format) {
+  return format == WeightFormat::kMxfp8 || format == WeightFormat::kFp8Block;
+}
+
+inline constexpr int32_t kLeastMxfp8Exponent = 8;
+
 // The F32 exponent field (0 .. 255) that a row's largest magnitude has: of its values (BF16) or of
 // its block scales (MXFP8). Rows of tiny values count as 2^-111 (2^-119), which keeps every factor
 // below a normal float. 255: the row holds an inf or NaN. Here of what `part` of `parts` threads
 // sees of the row; the row's is the largest of all parts'.
 WARPROLL_HD int32_t row_exponent(const WeightView& w, int32_t matrix, int32_t row, int32_t part,
                                  int32_t parts) {
-  int32_t largest = w.format == WeightFormat::kMxfp8 ? 8 : 16;
+  int32_t largest = w.format == WeightFormat::kMxfp8 ? kLeastMxfp8Exponent : 16;
   if (w.format == WeightFormat::kMxfp8) {
     const int32_t blocks = w.cols / kTileBlock;
     const auto* scales = reinterpret_cast<const uint8_t*>(w.scales) +
@@ -115,7 +121,7 @@ WARPROLL_HD uint16_t f16_of(WeightFormat format, uint16_t bits, int32_t exponent
 WARPROLL_HD void pack_lane(const WeightView& w, int32_t matrix, int32_t row, int32_t block,
                            int32_t lane, int32_t half, int32_t exponent, std::byte* block_out) {
   const int32_t g = lane / 4, t = lane % 4;
-  const bool fp8 = w.format == WeightFormat::kMxfp8 || w.format == WeightFormat::kFp8Block;
+  const bool fp8 = is_fp8(w.format);
   const std::byte* from = row_data(w, matrix, row + g, fp8 ? 1 : 2);
   if (fp8) {
     alignas(8) uint16_t pairs[4];

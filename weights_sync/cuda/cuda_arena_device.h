@@ -15,8 +15,8 @@
 // whole GPU, and so whoever decodes there. Host: pinned_slots * pinned_slot_bytes, page-locked, from the
 // first fill on. Device: buffers for tensors on their way, at most buffer_bytes altogether or what the
 // largest tensors under way need (a tensor's size, rounded up to a power of two below 64 MiB; 0.52 of it
-// more for one that is quantised), and 40 bytes a tensor, 16 a MiB of weights; with host_staged
-// kTileStagingBytes (tile_pieces.h) more.
+// more for one that is quantised), kFillListBytes (arena_device.h), and 40 bytes a tensor, 16 a MiB of
+// weights; with host_staged kTileStagingBytes (tile_pieces.h) more.
 #pragma once
 
 #include <cstdint>

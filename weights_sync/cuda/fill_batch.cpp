@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "weights_sync/arena_device.h"
+
 namespace warproll {
 namespace {
 
-constexpr size_t kMostSlots = 16;
+constexpr int kNumSlots = 4;
 constexpr uint64_t kLeastSlotBytes = uint64_t{256} << 10;
 constexpr uint64_t kListAlignment = 16;
+// Of a slot: the sums of 256 MiB, 64 bytes a KiB.
+constexpr uint64_t kSumsBytes = uint64_t{16} << 20;
+static_assert(kNumSlots * (kSumsBytes + 4 * kLeastSlotBytes) <= kFillListBytes);
 
 uint64_t rounded(uint64_t bytes) {
   return (bytes + kListAlignment - 1) / kListAlignment * kListAlignment;
@@ -39,28 +44,78 @@ class ListWriter {
   uint64_t used_ = 0;
 };
 
+// take_in_items() for as many items at a time as there is memory for sums, and digest_items() once that
+// memory is needed again, or at the end: a digest takes long and reads little.
+class Digester {
+ public:
+  struct Round {
+    size_t begin = 0, count = 0;  // of the list
+    int64_t num_ctas = 0;
+    bool reuses = false;  // the memory of those before
+  };
+  using Rounds = std::vector<Round>;
+
+  Digester(const DeviceBuffer<uint64_t>& sums, cudaStream_t stream)
+      : sums_(sums), stream_(stream) {}
+
+  // Before the list goes to the device, and in the order of take_in(): says where sums lie, and which CTAs
+  // are an item's.
+  Rounds plan(std::vector<TakeInItem>& items) {
+    Rounds rounds;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const uint64_t size = sums_bytes_of(items[i]) / sizeof(uint64_t);
+      const bool full = planned_ + size > sums_.size();
+      if (full) planned_ = 0;
+      if (full || rounds.empty()) rounds.push_back({.begin = i, .reuses = full});
+      Round& round = rounds.back();
+      items[i].sums = sums_.data() + planned_;
+      items[i].first_cta = round.num_ctas;
+      planned_ += size;
+      ++round.count;
+      round.num_ctas += ctas_of(items[i]);
+    }
+    return rounds;
+  }
+
+  void take_in(const Rounds& rounds, const TakeInItem* items) {
+    for (const Round& round : rounds) {
+      if (round.reuses) digest();
+      taken_in_.emplace_back(items + round.begin, round.count);
+      take_in_items(taken_in_.back(), round.num_ctas, stream_);
+    }
+  }
+
+  void digest() {
+    for (const std::span<const TakeInItem> on_device : taken_in_) digest_items(on_device, stream_);
+    taken_in_.clear();
+  }
+
+ private:
+  const DeviceBuffer<uint64_t>& sums_;
+  cudaStream_t stream_;
+  size_t planned_ = 0;                                 // of sums_
+  std::vector<std::span<const TakeInItem>> taken_in_;  // to digest
+};
+
 }  // namespace
 
 ItemSlots::ItemSlots() {
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kNumSlots; ++i) {
     Slot& slot = slots_.emplace_back();
     slot.host = PinnedBuffer<std::byte>(kLeastSlotBytes);
     slot.device = DeviceBuffer<std::byte>(kLeastSlotBytes);
+    slot.sums = DeviceBuffer<uint64_t>(kSumsBytes / sizeof(uint64_t));
     free_.push_back(&slot);
   }
 }
 
-ItemSlots::Slot* ItemSlots::take(uint64_t bytes) {
-  Slot* slot = nullptr;
+ItemSlots::Lease ItemSlots::take(uint64_t bytes) {
+  Lease slot(nullptr, {this});
   {
-    const std::lock_guard lock(mutex_);
-    // Those in use are other threads': there are few, so a slot more is better than waiting.
-    if (free_.empty() || (!free_.front()->used.ended() && slots_.size() < kMostSlots)) {
-      slot = &slots_.emplace_back();
-    } else {
-      slot = free_.front();
-      free_.pop_front();
-    }
+    std::unique_lock lock(mutex_);
+    given_.wait(lock, [&] { return !free_.empty(); });
+    slot.reset(free_.front());
+    free_.pop_front();
   }
   slot->used.synchronize();
   if (slot->host.size() >= bytes) return slot;
@@ -70,10 +125,12 @@ ItemSlots::Slot* ItemSlots::take(uint64_t bytes) {
   return slot;
 }
 
-void ItemSlots::give(Slot* slot, cudaStream_t stream) {
-  slot->used.record(stream);
-  const std::lock_guard lock(mutex_);
-  free_.push_back(slot);
+void ItemSlots::give(Slot* slot) {
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(slot);
+  }
+  given_.notify_one();
 }
 
 void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
@@ -110,7 +167,10 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
   const uint64_t bytes =
       bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) + bytes_of(packs_);
   if (bytes > 0) {
-    ItemSlots::Slot* const slot = slots.take(bytes);
+    const ItemSlots::Lease slot = slots.take(bytes);
+    Digester digester(slot->sums, stream);
+    const Digester::Rounds source_rounds = digester.plan(sources);
+    const Digester::Rounds quantised_rounds = digester.plan(quantised);
     ListWriter writer(*slot);
     const TakeInItem* const on_sources = writer.add(sources);
     const QuantiseItem* const on_quantise = writer.add(quantise_);
@@ -118,21 +178,17 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     const PackItem* const on_packs = writer.add(packs_);
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(slot->device.data(), slot->host.data(), writer.used(),
                                         cudaMemcpyHostToDevice, stream));
-    take_in_items(on_sources, static_cast<int64_t>(sources.size()), stream);
+    digester.take_in(source_rounds, on_sources);
     quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, stream);
-    take_in_items(on_quantised, static_cast<int64_t>(quantised.size()), stream);
+    digester.take_in(quantised_rounds, on_quantised);
     for (const Copy& c : copies_) {
       WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
     pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, stream);
-    slots.give(slot, stream);
+    digester.digest();
+    slot->used.record(stream);
   }
-  sources.clear();
-  quantised.clear();
-  quantise_.clear();
-  copies_.clear();
-  packs_.clear();
-  quantise_ctas_ = pack_ctas_ = 0;
+  *this = {};
 }
 
 }  // namespace warproll

@@ -4,9 +4,11 @@
 // (a shape that a kernel does not take), CudaError.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -19,24 +21,33 @@
 namespace warproll {
 
 // Page-locked memory and its copy on the device, used again and again: nothing is allocated while
-// weights come, but for a list that is longer than any before.
+// weights come, but for a list that is longer than any before. And memory for digests under way.
 class ItemSlots {
  public:
   struct Slot {
     PinnedBuffer<std::byte> host;
     DeviceBuffer<std::byte> device;
+    DeviceBuffer<uint64_t> sums;
     CudaEvent used;  // the work that reads it has ended
   };
+  struct GiveBack {
+    ItemSlots* slots = nullptr;
+    void operator()(Slot* slot) const { slots->give(slot); }
+  };
+  // Of one thread; whoever has it records in `used` what reads it.
+  using Lease = std::unique_ptr<Slot, GiveBack>;
+
   ItemSlots();
-  // At least `bytes`, which nothing reads any more.
-  Slot* take(uint64_t bytes);
-  // What is enqueued on `stream` so far reads it.
-  void give(Slot* slot, cudaStream_t stream);
+  // At least `bytes`, which nothing reads any more. Blocking where other threads have all slots.
+  Lease take(uint64_t bytes);
 
  private:
+  void give(Slot* slot);
+
   std::mutex mutex_;
-  std::deque<Slot> slots_;  // guarded by mutex_, as the next
-  std::deque<Slot*> free_;  // the one given longest ago first
+  std::condition_variable given_;
+  std::deque<Slot> slots_;
+  std::deque<Slot*> free_;  // guarded by mutex_; the one given longest ago first
 };
 
 class FillBatch {

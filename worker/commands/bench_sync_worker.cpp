@@ -43,7 +43,7 @@ uint64_t receive_bytes(const RandomCheckpoint& checkpoint) {
   uint64_t largest = 0;
   for (const TensorInfo& tensor : checkpoint.tensors) largest = std::max(largest, tensor.bytes);
   constexpr uint64_t kBuffers = uint64_t{256} << 20;
-  return std::max(kBuffers, 2 * largest) + 2 * kBuffers;
+  return std::max(kBuffers, 2 * largest) + 2 * kBuffers + kFillListBytes;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "weights_sync/arena_device.h"
 #include "weights_sync/tile_pieces.h"
 
 namespace warproll {
@@ -26,7 +27,7 @@ uint64_t receive_bytes(const ArenaLayout& layout) {
     }
   }
   constexpr uint64_t kBuffers = uint64_t{256} << 20;
-  return std::max(kBuffers, 2 * largest) + kBuffers;
+  return std::max(kBuffers, 2 * largest) + kBuffers + kFillListBytes;
 }
 
 }  // namespace
