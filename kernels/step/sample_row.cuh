@@ -1,30 +1,16 @@
 // RowSampler: one row's token by one cluster; how, sample.cu says. Internal to kernels/step/sample*.
 #pragma once
 
-#include "kernels/step/sample_shared.cuh"
+#include "kernels/step/sample_find.cuh"
 
 namespace warproll {
 namespace {
 
 // One cluster, one row. Every function is called by all threads of the cluster, unless it says
 // otherwise.
-class RowSampler {
+class RowSampler : public OrderFinder {
  public:
-  __device__ RowSampler(const SampleParams& p, Shared& shared, float* slice)
-      : cluster_(cg::this_cluster()),
-        s_(shared),
-        slice_(slice),
-        cta_(static_cast<int>(cluster_.block_rank())),
-        tid_(static_cast<int>(threadIdx.x)),
-        warp_(tid_ / 32),
-        lane_(tid_ % 32),
-        row_(static_cast<int>(blockIdx.x) / kCtas),
-        vocab_size_(p.vocab_size),
-        logits_(p.logits + static_cast<int64_t>(row_) * p.vocab_size) {
-    const int share = ((vocab_size_ + kCtas - 1) / kCtas + 3) / 4 * 4;
-    first_ = min(cta_ * share, vocab_size_);
-    size_ = min(share, vocab_size_ - first_);
-  }
+  using OrderFinder::OrderFinder;
 
   __device__ void run(const SampleParams& p) {
     const RowSampling sampling = p.rows[row_];
@@ -48,13 +34,6 @@ class RowSampler {
            r.top_k >= 0 && r.min_p >= 0.0f && r.min_p <= 1.0f && r.uniform >= 0.0 &&
            r.uniform < 1.0;
   }
-
-  template <typename T>
-  __device__ const T& of_cta(const T& mine, int cta) {
-    return *cluster_.map_shared_rank(&mine, static_cast<unsigned>(cta));
-  }
-
-  // ---- passes over the row ----
 
   __device__ Extremes load() {
     float best = -INFINITY, least = INFINITY;
@@ -198,27 +177,6 @@ class RowSampler {
     if (lane_ == 0) add(s_.histogram, bin, 32, weight);
   }
 
-  __device__ void clear(int bins) {
-    for (int i = tid_; i < bins; i += kThreads) {
-      s_.histogram.count[i] = 0;
-      s_.histogram.low[i] = 0;
-      s_.histogram.high[i] = 0;
-    }
-  }
-
-  // All CTAs' part of one bin of their histograms.
-  __device__ Tally tally_of(int index, int octaves) {
-    uint32_t count = 0;
-    uint64_t weights = 0;
-#pragma unroll
-    for (int cta = 0; cta < kCtas; ++cta) {
-      const Histogram& h = of_cta(s_.histogram, cta);
-      count += h.count[index];
-      weights += static_cast<uint64_t>(h.high[index]) << 32 | h.low[index];
-    }
-    return {count, scale_.mass(weights, octaves)};
-  }
-
   // The bins of all CTAs, added up along the order, at the leader; returns Z.
   __device__ Mass join_bins() {
     cluster_.sync();
@@ -243,150 +201,6 @@ class RowSampler {
     cluster_.sync();
     return leader.mass_to[kBins - 1];
   }
-
-  // ---- questions about the order ----
-
-  // The first token of the order for which `query` is reached; there must be one.
-  __device__ Found find(const Query& query) {
-    if (cta_ == 0) find_bin(query);
-    cluster_.sync();
-    Window window = of_cta(s_.window, 0);
-    while (window.count > kCapacity) window = split(window, query);
-    Shared& leader = *cluster_.map_shared_rank(&s_, 0);
-    for (int i = tid_; i < size_; i += kThreads) {
-      const uint64_t key = key_in(window, i);
-      if (key == ~uint64_t{0}) continue;
-      const uint32_t place = atomicAdd(&leader.num_candidates, 1u);
-      if (place < kCapacity) leader.candidates[place] = key;
-    }
-    cluster_.sync();
-    if (cta_ == 0) find_candidate(window, query);
-    cluster_.sync();
-    return of_cta(s_.found, 0);
-  }
-
-  // The key of the slice's token i where it is in the window, else ~0.
-  __device__ uint64_t key_in(const Window& window, int i) const {
-    const float logit = slice_[i];
-    if (scale_.bin(logit) != window.bin) return ~uint64_t{0};
-    const uint64_t key = step::key_of(logit, first_ + i);
-    return key >= window.first_key && key <= window.last_key ? key : ~uint64_t{0};
-  }
-
-  // Leader.
-  __device__ void find_bin(const Query& query) {
-    int bin = 0;
-    for (int b = tid_; b < kBins; b += kThreads)
-      bin += __syncthreads_count(!query.reached(s_.count_to[b], s_.mass_to[b]));
-    if (tid_ != 0) return;
-    bin = min(bin, kBins - 1);
-    const Tally before = bin == 0 ? Tally{0, 0} : Tally{s_.count_to[bin - 1], s_.mass_to[bin - 1]};
-    s_.window = {bin, s_.count_to[bin] - before.count, 0, ~uint64_t{0}, before};
-    s_.num_candidates = 0;
-  }
-
-  // The part, of at most 512, of the window where `query` is reached.
-  __device__ Window split(const Window& window, const Query& query) {
-    KeyRange mine = {~uint64_t{0}, 0};
-    for (int i = tid_; i < size_; i += kThreads) {
-      const uint64_t key = key_in(window, i);
-      if (key == ~uint64_t{0}) continue;
-      mine = {min(mine.first, key), max(mine.last, key)};
-    }
-    mine = reduce<32>(mine);
-    if (lane_ == 0) s_.warp_range[warp_] = mine;
-    clear(kSplit);
-    __syncthreads();
-    if (warp_ == 0) {
-      mine = reduce<kWarps>(s_.warp_range[lane_ % kWarps]);
-      if (lane_ == 0) s_.range = mine;
-    }
-    cluster_.sync();
-    const KeyRange range = reduce<kCtas>(of_cta(s_.range, lane_ % kCtas));
-    const int shift =
-        max(0, 64 - __clzll(static_cast<long long>(range.last - range.first)) - kSplitBits);
-    const int octaves = scale_.octaves(window.bin);
-    for (int i = tid_; i < size_; i += kThreads) {
-      const uint64_t key = key_in(window, i);
-      if (key == ~uint64_t{0}) continue;
-      add(s_.histogram, static_cast<int>((key - range.first) >> shift), 1,
-          scale_.weight(slice_[i], octaves));
-    }
-    cluster_.sync();
-    if (cta_ == 0) {
-      const Tally part = tally_of(tid_, octaves);
-      Tally before = tally_before(part, s_.warp_tally);
-      before.count += window.before.count;
-      before.mass += window.before.mass;
-      const bool reached = query.reached(before.count + part.count, before.mass + part.mass);
-      const int at = min(__syncthreads_count(!reached), kSplit - 1);
-      if (tid_ == at) {
-        const uint64_t first = range.first + (static_cast<uint64_t>(at) << shift);
-        const uint64_t end = first + (uint64_t{1} << shift);
-        // Not beyond this window's own tokens.
-        s_.window = {window.bin, part.count, first, min(end - 1, range.last), before};
-      }
-    }
-    cluster_.sync();
-    return of_cta(s_.window, 0);
-  }
-
-  // Over kLanes neighbouring lanes, whole warp.
-  template <int kLanes>
-  __device__ static KeyRange reduce(KeyRange mine) {
-#pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-      mine = {min(mine.first, shuffle_xor(mine.first, lanes)),
-              max(mine.last, shuffle_xor(mine.last, lanes))};
-    }
-    return mine;
-  }
-
-  // Leader: sorts the window's tokens and walks them.
-  __device__ void find_candidate(const Window& window, const Query& query) {
-    const int count = static_cast<int>(min(s_.num_candidates, uint32_t{kCapacity}));
-    sort_candidates(count);
-    const int octaves = scale_.octaves(window.bin);
-    const auto tally = [&](int i) -> Tally {
-      if (i >= count) return {0, 0};
-      return {1,
-              scale_.mass(scale_.weight(step::logit_of_key(s_.candidates[i]), octaves), octaves)};
-    };
-    const int i = 2 * tid_;
-    const Tally a = tally(i), b = tally(i + 1);
-    const Tally before = tally_before({a.count + b.count, a.mass + b.mass}, s_.warp_tally);
-    const Tally to_a = {window.before.count + before.count + a.count,
-                        window.before.mass + before.mass + a.mass};
-    const Tally to_b = {to_a.count + b.count, to_a.mass + b.mass};
-    int at = __syncthreads_count(i < count && !query.reached(to_a.count, to_a.mass));
-    at += __syncthreads_count(i + 1 < count && !query.reached(to_b.count, to_b.mass));
-    at = min(at, count - 1);
-    if (i == at) s_.found = {s_.candidates[i], to_a.count, step::to_double(to_a.mass)};
-    if (i + 1 == at) s_.found = {s_.candidates[i + 1], to_b.count, step::to_double(to_b.mass)};
-  }
-
-  // Bitonic, ascending.
-  __device__ void sort_candidates(int count) {
-    int padded = 2;
-    while (padded < count) padded *= 2;
-    for (int i = count + tid_; i < padded; i += kThreads) s_.candidates[i] = ~uint64_t{0};
-    __syncthreads();
-    for (int run = 2; run <= padded; run *= 2) {
-      for (int distance = run / 2; distance > 0; distance /= 2) {
-        if (tid_ < padded / 2) {
-          const int low = (tid_ & ~(distance - 1)) * 2 + (tid_ & (distance - 1));
-          const uint64_t a = s_.candidates[low], b = s_.candidates[low + distance];
-          if ((a > b) == ((low & run) == 0)) {
-            s_.candidates[low] = b;
-            s_.candidates[low + distance] = a;
-          }
-        }
-        __syncthreads();
-      }
-    }
-  }
-
-  // ---- the row ----
 
   __device__ SampledToken draw(const RowSampling& r, float least, int32_t given) {
     scale_ = RowScale(scale_.max_logit, least, r.temperature);
@@ -442,14 +256,6 @@ class RowSampler {
     sampled.support_size = static_cast<int32_t>(size);
     return sampled;
   }
-
-  cg::cluster_group cluster_;
-  Shared& s_;
-  float* slice_;  // of the row's logits, this CTA's
-  const int cta_, tid_, warp_, lane_, row_, vocab_size_;
-  const float* logits_;  // [V]
-  int first_, size_;     // of the slice
-  RowScale scale_;
 };
 
 }  // namespace
