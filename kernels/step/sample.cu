@@ -14,7 +14,9 @@
 namespace warproll {
 namespace {
 
-__global__ void __launch_bounds__(kThreads, 2)
+// kCtasPerSm: two, or one where there are few rows: then lanes have all the registers they want.
+template <int kCtasPerSm>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
     sample_kernel(const __grid_constant__ SampleParams p) {
   extern __shared__ __align__(16) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
@@ -45,7 +47,8 @@ void sample_tokens(const SampleParams& p, cudaStream_t stream) {
                       static_cast<int>(sizeof(Shared)) + share * 4, stream);
   config.cluster(kCtas);
   config.programmatic();
-  config.run(sample_kernel, p);
+  const bool few = p.num_rows * kCtas <= num_multiprocessors() / 2;
+  config.run(few ? sample_kernel<1> : sample_kernel<2>, p);
 }
 
 }  // namespace warproll

@@ -19,12 +19,7 @@ class OrderFinder : public RowSlice {
     Window window = of_cta(s_.window, 0);
     while (window.count > kCapacity) window = split(window, query);
     Shared& leader = *cluster_.map_shared_rank(&s_, 0);
-    for (int i = tid_; i < size_; i += kThreads) {
-      const uint64_t key = key_in(window, i);
-      if (key == ~uint64_t{0}) continue;
-      const uint32_t place = atomicAdd(&leader.num_candidates, 1u);
-      if (place < kCapacity) leader.candidates[place] = key;
-    }
+    gather(window, leader);
     cluster_.sync();
     if (cta_ == 0) find_candidate(window, query);
     cluster_.sync();
@@ -32,6 +27,26 @@ class OrderFinder : public RowSlice {
   }
 
  private:
+  // The window's tokens to the leader, in any order. Few are: eight are looked at before one is handed on.
+  __device__ void gather(const Window& window, Shared& leader) {
+    constexpr int kAtOnce = 8;
+    for (int base = tid_; base < size_; base += kThreads * kAtOnce) {
+      uint32_t in_bin = 0;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int i = base + u * kThreads;
+        if (i < size_ && scale_.bin(slice_[i]) == window.bin) in_bin |= 1u << u;
+      }
+      for (; in_bin != 0; in_bin &= in_bin - 1) {
+        const int u = __ffs(static_cast<int>(in_bin)) - 1;
+        const uint64_t key = key_in(window, base + u * kThreads);
+        if (key == ~uint64_t{0}) continue;
+        const uint32_t place = atomicAdd(&leader.num_candidates, 1u);
+        if (place < kCapacity) leader.candidates[place] = key;
+      }
+    }
+  }
+
   // The key of the slice's token i where it is in the window, else ~0.
   __device__ uint64_t key_in(const Window& window, int i) const {
     const float logit = slice_[i];
@@ -132,8 +147,20 @@ class OrderFinder : public RowSlice {
     if (i + 1 == at) s_.found = {s_.candidates[i + 1], to_b.count, step::to_double(to_b.mass)};
   }
 
-  // Bitonic, ascending.
+  // Ascending. A few by counting those below each, as no two keys are alike; else bitonic.
   __device__ void sort_candidates(int count) {
+    if (count <= kThreads / 2) {
+      const uint64_t mine = tid_ < count ? s_.candidates[tid_] : 0;
+      int place = 0;
+      if (tid_ < count) {
+#pragma unroll 8
+        for (int i = 0; i < count; ++i) place += s_.candidates[i] < mine ? 1 : 0;
+      }
+      __syncthreads();
+      if (tid_ < count) s_.candidates[place] = mine;
+      __syncthreads();
+      return;
+    }
     int padded = 2;
     while (padded < count) padded *= 2;
     for (int i = count + tid_; i < padded; i += kThreads) s_.candidates[i] = ~uint64_t{0};

@@ -92,6 +92,7 @@ TEST(ClusterLinearGpu, LargeActivationsDoNotOverflow) {
 // The same sums in another order: rounded to BF16 they are almost always the same.
 TEST(ClusterLinearGpu, IsStreamLinearInAnotherOrder) {
   SKIP_WITHOUT_GPU();
+  size_t others = 0, all = 0;
   for (const auto& [rows, cols] : kShapes) {
     const RandomExperts experts({rows, cols, 1, 1}, WeightFormat::kBf16, 75, /*keep_rows=*/false);
     for (const int32_t tokens : {5, 64}) {
@@ -99,14 +100,15 @@ TEST(ClusterLinearGpu, IsStreamLinearInAnotherOrder) {
       const auto got = run(experts.down_tiles, x, /*f32=*/false);
       const auto want =
           run_op<StreamLinearParams>(experts.down_tiles, x, /*f32=*/false, stream_linear);
-      size_t others = 0;
       for (size_t i = 0; i < got.size(); ++i) {
         ASSERT_NEAR(got[i], want[i], 1e-2f * std::fabs(want[i]) + 1e-4f) << i;
         others += got[i] != want[i];
       }
-      EXPECT_LE(others, 2 + got.size() / 500) << rows << " x " << cols << ", T " << tokens;
+      all += got.size();
     }
   }
+  RecordProperty("others", static_cast<int>(others));
+  EXPECT_LE(others, all / 500) << "of " << all;
 }
 
 TEST(ClusterLinearGpu, ATokensBitsDoNotDependOnItsBatch) {
