@@ -10,7 +10,7 @@ inline constexpr float kHiddenScale = 1.0f / 64;  // of h in F16: range 4.2e6
 
 // Shared memory of the rings. More is not faster: what is left of an SM is its L1, which keeps
 // activations.
-inline constexpr int kGateUpRingBytes = 84 * 1024;
+inline constexpr int kGateUpRingBytes = 68 * 1024;
 inline constexpr int kDownRingBytes = 102 * 1024;
 
 // Tiny batches: down_small's CTAs start while gate_up's still run, and have their weights on the way
