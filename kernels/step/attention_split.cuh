@@ -11,9 +11,8 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/cluster.cuh"
 #include "kernels/step/attention_finish.cuh"
-#include "kernels/step/attention_split_shared.cuh"
+#include "kernels/step/attention_split_fold.cuh"
 
 namespace warproll::attention {
 
@@ -23,20 +22,23 @@ struct NothingToFinish {
 };
 
 template <int kD, bool kHigh, bool kFinish, int kGroups>
-class SplitDecoder {
+using SharedOfSplit =
+    std::conditional_t<kFinish, FinishShared<kD, kHigh, kGroups>, SplitShared<kD, kHigh, kGroups>>;
+
+template <int kD, bool kHigh, bool kFinish, int kGroups>
+class SplitDecoder : SplitFolder<kD, kHigh, kGroups, SharedOfSplit<kD, kHigh, kFinish, kGroups>> {
   using Finisher = std::conditional_t<kFinish, HeadFinisher<kD, kHigh>, NothingToFinish>;
 
  public:
   static constexpr int kCtaThreads = Finisher::kThreads;
   static constexpr int kClusterCtas = kGroups * kGroupSplits;
-  using Shared = std::conditional_t<kFinish, FinishShared<kD, kHigh, kGroups>,
-                                    SplitShared<kD, kHigh, kGroups>>;
+  using Shared = SharedOfSplit<kD, kHigh, kFinish, kGroups>;
 
   // `finish`: QkvFinishParams, with kFinish.
   template <class... Finish>
   __device__ __forceinline__ SplitDecoder(const Params& p, std::byte* memory,
                                           const Finish&... finish)
-      : p_(p), shared_(*reinterpret_cast<Shared*>(memory)), finisher_{finish...} {}
+      : Folder(p, memory), finisher_{finish...} {}
 
   __device__ __forceinline__ void run() {
     if constexpr (kFinish) finisher_.load_weights();
@@ -90,40 +92,16 @@ class SplitDecoder {
   }
 
  private:
+  using Folder = SplitFolder<kD, kHigh, kGroups, Shared>;
+  using Folder::arrived, Folder::cluster_splits, Folder::first_group, Folder::folds, Folder::lane,
+      Folder::num_heads, Folder::receive, Folder::send, Folder::splits_of, Folder::warp;
+  using Folder::first_, Folder::group_, Folder::kTiles, Folder::kv_head_, Folder::last_, Folder::p_,
+      Folder::pair_, Folder::part_, Folder::rank_, Folder::sequence_, Folder::shared_,
+      Folder::splits_, Folder::token_;
   static constexpr int kChunks = Shared::kChunks;
-  static constexpr int kTiles = kD / 8 / kWarps;  // of a warp's dimensions
 
-  __device__ __forceinline__ int warp() const { return static_cast<int>(threadIdx.x) / 32; }
-  __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) % 32; }
   // The others have no part in sums.
   __device__ __forceinline__ bool multiplies() const { return !kFinish || warp() < kWarps; }
-  __device__ __forceinline__ uint32_t arrived() const {
-    return ptx::shared_address(&shared_.arrived);
-  }
-  __device__ __forceinline__ int64_t head_row(int head_in_group) const {
-    return attention::head_row(p_, token_, kv_head_, head_in_group);
-  }
-
-  __device__ __forceinline__ int first_group() const { return group_ / kGroups * kGroups; }
-  // That position `last_` lets a group, or the cluster, have.
-  __device__ __forceinline__ int splits_of(int group) const {
-    const int behind = last_ - group * kGroup;
-    if (kGroups > 1 && behind < 0) return 0;  // else the cluster has nothing to do
-    return min(kGroupSplits, behind / kSplit + 1);
-  }
-  __device__ __forceinline__ int cluster_splits() const {
-    int splits = splits_;
-    if constexpr (kGroups == 2) splits = splits_of(first_group()) + splits_of(first_group() + 1);
-    return splits;
-  }
-  // Whether this CTA folds heads, and how many.
-  __device__ __forceinline__ bool folds() const {
-    return rank_ < p_.group && group_ == first_group();
-  }
-  __device__ __forceinline__ int num_heads() const {
-    return (p_.group - rank_ + kFoldCtas - 1) / kFoldCtas;
-  }
-
   // False: the whole cluster has nothing to do.
   __device__ __forceinline__ bool find_split() {
     rank_ = static_cast<int>(ptx::cluster_rank()) % kGroupSplits;
@@ -283,103 +261,8 @@ class SplitDecoder {
     part_.template finish_split<kHigh>();
   }
 
-  // Each head's sums to the CTA that folds it.
-  __device__ __forceinline__ void send() const {
-    const int part = (group_ - first_group()) * kGroupSplits + rank_;
-#pragma unroll
-    for (int h = 0; h < (kHigh ? 2 : 1); ++h) {
-      const int to = lane() / 4;
-      if (to + 8 * h >= p_.group) break;
-      const auto there = [&](const void* here) {
-        return ptx::address_in_cluster(ptx::shared_address(here), static_cast<uint32_t>(to));
-      };
-      const uint32_t barrier = there(&shared_.arrived);
-      if (warp() == 0 && lane() % 4 == 0) {
-        ptx::store_to_cluster(there(&shared_.part_states[h][part]),
-                              make_float2(part_.max[h], part_.sum[h]), barrier);
-      }
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const int d = (warp() * kTiles + n) * 8;
-        if (d >= p_.op.head_dim) break;
-        ptx::store_to_cluster(there(&shared_.part_values[h][part][d + lane() % 4 * 2]),
-                              make_float2(part_.acc[n][2 * h], part_.acc[n][2 * h + 1]), barrier);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write(int head, const Total& total) const {
-    reinterpret_cast<__nv_bfloat16*>(p_.op.out)[head_row(head) + threadIdx.x] =
-        __float2bfloat16_rn(divide(total.acc, __frcp_rn(total.state.y)));
-  }
-  __device__ __forceinline__ int64_t unit_row(int group, int head) const {
-    return (static_cast<int64_t>(pair_) * p_.pair_groups + group) * p_.group + head;
-  }
-
-  // A dimension of head `h` of this CTA's, of the cluster's group `group`.
-  __device__ __forceinline__ Total fold_splits(int h, int group, int splits) const {
-    Total total;
-#pragma unroll
-    for (int i = 0; i < kGroupSplits; ++i) {  // an empty part changes nothing, and costs no branch
-      const bool is_part = i < splits;
-      const float2 state = shared_.part_states[h][group * kGroupSplits + i];
-      const float value = shared_.part_values[h][group * kGroupSplits + i][threadIdx.x];
-      total.join(is_part ? state : make_float2(minus_infinity(), 0.0f), is_part ? value : 0.0f);
-    }
-    return total;
-  }
-
-  __device__ __forceinline__ void receive() const {
-    const int d = static_cast<int>(threadIdx.x), heads = num_heads();
-    const int groups = last_ / kGroup + 1;
-    ptx::mbarrier_wait(arrived(), 0);
-    if (d < p_.op.head_dim) {
-      for (int h = 0; h < heads; ++h) {
-        const int head = rank_ + h * kFoldCtas;
-        const Total total = fold_splits(h, 0, splits_);
-        if (groups == 1) {
-          write(head, total);
-        } else if constexpr (kGroups == 2) {  // all that there are
-          Total both;
-          both.join(total.state, total.acc);
-          const Total second = fold_splits(h, 1, splits_of(first_group() + 1));
-          both.join(second.state, second.acc);
-          write(head, both);
-        } else {
-          if (d == 0) p_.partials.states[unit_row(group_, head)] = total.state;
-          p_.partials.values[unit_row(group_, head) * p_.op.head_dim + d] = total.acc;
-        }
-      }
-    }
-    if constexpr (kGroups == 1) {
-      if (groups == 1) return;
-      if (!arrive_last(p_.partials.tickets + pair_ * kFoldCtas + rank_, 1,
-                       static_cast<unsigned>(groups)))
-        return;
-      if (d < p_.op.head_dim) {
-        for (int h = 0; h < heads; ++h) fold_groups(rank_ + h * kFoldCtas, groups);
-      }
-    }
-  }
-  __device__ __forceinline__ void fold_groups(int head, int groups) const {
-    Total total;
-#pragma unroll 4
-    for (int group = 0; group < groups; ++group) {
-      const int64_t at = unit_row(group, head);
-      total.join(__ldcg(p_.partials.states + at),
-                 __ldcg(p_.partials.values + at * p_.op.head_dim + threadIdx.x));
-    }
-    write(head, total);
-  }
-
-  const Params& p_;
-  Shared& shared_;
-  int rank_, group_, pair_, sequence_, kv_head_, token_;
-  int first_, last_;  // positions: of the split, of the sequence
-  int splits_;        // of the group
   Slots slots_[kChunks];
   uint32_t q_[kD / 16][4];  // fragments
-  Sums<kTiles> part_;
   Finisher finisher_;
   FinishedRow finished_;
   bool row_is_cached_;  // the new row is in this split and comes from the cache
