@@ -1,104 +1,24 @@
 // Sampling on the GPU against kernels/sampling.h's CPU functions.
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "gpu_support.h"
-#include "kernels/sampling.h"
-#include "kernels/step/sample.h"
+#include "sample_support.h"
 
 namespace warproll {
 namespace {
 
-using namespace testing;  // gpu_support.h
+using namespace testing;  // sample_support.h
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Log-probabilities: the untempered sum is of F32 exp, the rest differs in the last place of F32.
 constexpr double kTolerance = 1e-5;
 // Of cumulative masses, relative to the mass they are compared with.
 constexpr double kMassTolerance = 1e-12;
 constexpr double kLastUniform = 1.0 - 0x1.0p-53;
 
-enum class Logits { kNormal, kPeaked, kTies, kEqual, kMasked, kBf16, kZeros };
-constexpr Logits kAllLogits[] = {Logits::kNormal, Logits::kPeaked, Logits::kTies, Logits::kEqual,
-                                 Logits::kMasked, Logits::kBf16,   Logits::kZeros};
-
-struct Row {
-  std::vector<float> logits;
-  RowSampling sampling;
-};
-
-std::vector<float> make_logits(Logits kind, int32_t vocab_size, std::mt19937_64& random) {
-  std::normal_distribution<float> normal(0.0f, kind == Logits::kPeaked ? 1.0f : 3.0f);
-  std::vector<float> logits(static_cast<size_t>(vocab_size));
-  for (float& l : logits) {
-    l = normal(random);
-    if (kind == Logits::kTies) l = std::round(l * 2.0f) / 2.0f;
-    if (kind == Logits::kEqual) l = 1.25f;
-    if (kind == Logits::kMasked && random() % 3 == 0) l = -kInf;
-    if (kind == Logits::kBf16) l = std::bit_cast<float>(std::bit_cast<uint32_t>(l) & 0xffff0000u);
-    if (kind == Logits::kZeros) l = random() % 2 == 0 ? 0.0f : -0.0f;
-  }
-  if (kind == Logits::kPeaked) logits[random() % logits.size()] = 25.0f;
-  if (kind == Logits::kMasked) logits[random() % logits.size()] = 2.0f;
-  return logits;
-}
-
-double random_uniform(std::mt19937_64& random) {
-  return static_cast<double>(random() >> 11) * 0x1.0p-53;
-}
-
-std::string describe(const Row& row) {
-  const RowSampling& s = row.sampling;
-  return "V " + std::to_string(row.logits.size()) + ", t " + std::to_string(s.temperature) +
-         ", top_k " + std::to_string(s.top_k) + ", top_p " + std::to_string(s.top_p) + ", min_p " +
-         std::to_string(s.min_p) + ", u " + std::to_string(s.uniform);
-}
-
 SamplingRow cpu_row(const Row& row) { return with_logits(row.sampling, row.logits); }
-
-// All rows of one V. The rows of `out` are poisoned, with a row of canary on both sides.
-std::vector<SampledToken> run(const std::vector<Row>& rows,
-                              const std::vector<int32_t>* given = nullptr) {
-  const size_t vocab = rows[0].logits.size();
-  std::vector<float> logits;
-  std::vector<RowSampling> samplings;
-  for (const Row& row : rows) {
-    EXPECT_EQ(row.logits.size(), vocab);
-    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
-    samplings.push_back(row.sampling);
-  }
-  const DeviceBuffer<float> device_logits(logits);
-  const DeviceBuffer<RowSampling> device_rows(samplings);
-  const DeviceBuffer<int32_t> device_given =
-      given == nullptr ? DeviceBuffer<int32_t>() : DeviceBuffer<int32_t>(*given);
-  const SampledToken poison{-77, kNan, kNan, kNan, -77};
-  const DeviceBuffer<SampledToken> out(std::vector<SampledToken>(rows.size() + 2, poison));
-  SampleParams p;
-  p.logits = device_logits.data();
-  p.rows = device_rows.data();
-  p.given_ids = device_given.data();
-  p.out = out.data() + 1;
-  p.num_rows = static_cast<int32_t>(rows.size());
-  p.vocab_size = static_cast<int32_t>(vocab);
-  sample_tokens(p, nullptr);
-  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-  std::vector<SampledToken> all = out.to_host();
-  EXPECT_EQ(all.front().token_id, -77);
-  EXPECT_EQ(all.back().token_id, -77);
-  return {all.begin() + 1, all.end() - 1};
-}
-
-bool same_bits(const SampledToken& a, const SampledToken& b) {
-  static_assert(sizeof(SampledToken) == 20);
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
 
 // Cumulative masses of the order, in long double.
 struct Order {
@@ -331,102 +251,6 @@ TEST(SampleGpu, RefusesRowsWithoutAFiniteMaximumAndBadParameters) {
   EXPECT_EQ(scored[0].token_id, -1);
   EXPECT_EQ(scored[1].token_id, -1);
   EXPECT_EQ(scored[2].token_id, 999);
-}
-
-TEST(SampleGpu, ARowsBitsDoNotDependOnItsBatchNorOnTheRun) {
-  SKIP_WITHOUT_GPU();
-  std::mt19937_64 random(15);
-  std::vector<Row> rows;
-  for (const Logits kind : kAllLogits) {
-    for (int i = 0; i < 6; ++i) {
-      rows.push_back(
-          {make_logits(kind, 151936, random),
-           {i == 0 ? 0.0f : 0.5f + 0.25f * static_cast<float>(i), i % 2 == 0 ? 0.95f : 1.0f,
-            i % 3 == 0 ? 40 : 0, i == 5 ? 0.01f : 0.0f, random_uniform(random)}});
-    }
-  }
-  const auto whole = run(rows);
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const auto again = run(rows);
-    for (size_t i = 0; i < rows.size(); ++i) ASSERT_TRUE(same_bits(again[i], whole[i]));
-  }
-  std::vector<Row> reversed(rows.rbegin(), rows.rend());
-  const auto backwards = run(reversed);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    ASSERT_TRUE(same_bits(backwards[rows.size() - 1 - i], whole[i])) << describe(rows[i]);
-    ASSERT_TRUE(same_bits(run({rows[i]})[0], whole[i])) << describe(rows[i]);
-  }
-}
-
-// The way in from memory (16 or 4 bytes at a time) must not show.
-TEST(SampleGpu, ARowsBitsDoNotDependOnItsAlignment) {
-  SKIP_WITHOUT_GPU();
-  std::mt19937_64 random(16);
-  const auto logits = make_logits(Logits::kNormal, 32000, random);
-  const DeviceBuffer<RowSampling> row(std::vector<RowSampling>{{0.9f, 0.95f, 0, 0.0f, 0.77}});
-  std::vector<SampledToken> results;
-  for (size_t offset = 0; offset < 4; ++offset) {
-    std::vector<float> moved(offset, kNan);
-    moved.insert(moved.end(), logits.begin(), logits.end());
-    moved.push_back(kNan);
-    const DeviceBuffer<float> device(moved);
-    const DeviceBuffer<SampledToken> out(size_t{1});
-    SampleParams p;
-    p.logits = device.data() + offset;
-    p.rows = row.data();
-    p.out = out.data();
-    p.num_rows = 1;
-    p.vocab_size = 32000;
-    sample_tokens(p, nullptr);
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
-    results.push_back(out.to_host()[0]);
-    EXPECT_TRUE(same_bits(results.back(), results.front())) << "offset " << offset;
-  }
-}
-
-TEST(SampleGpu, ReplaysFromAGraph) {
-  SKIP_WITHOUT_GPU();
-  std::mt19937_64 random(17);
-  const Row one{make_logits(Logits::kNormal, 5000, random), {1.0f, 0.9f, 0, 0.0f, 0.4}};
-  const SampledToken want = run({one})[0];
-  const DeviceBuffer<float> logits(one.logits);
-  const DeviceBuffer<RowSampling> rows(std::vector<RowSampling>{one.sampling});
-  const DeviceBuffer<SampledToken> out(size_t{1});
-  SampleParams p;
-  p.logits = logits.data();
-  p.rows = rows.data();
-  p.out = out.data();
-  p.num_rows = 1;
-  p.vocab_size = 5000;
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  WARPROLL_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  WARPROLL_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < 3; ++i) sample_tokens(p, stream);
-  WARPROLL_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-  WARPROLL_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  WARPROLL_CUDA_CHECK(cudaGraphLaunch(executable, stream));
-  WARPROLL_CUDA_CHECK(cudaStreamSynchronize(stream));
-  EXPECT_TRUE(same_bits(out.to_host()[0], want));
-  WARPROLL_CUDA_CHECK(cudaGraphExecDestroy(executable));
-  WARPROLL_CUDA_CHECK(cudaGraphDestroy(graph));
-  WARPROLL_CUDA_CHECK(cudaStreamDestroy(stream));
-}
-
-TEST(SampleGpu, RefusesShapesItDoesNotKnow) {
-  SampleParams p;
-  p.vocab_size = 10;
-  EXPECT_NO_THROW(sample_tokens(p, nullptr));  // R 0
-  p.num_rows = 1;
-  EXPECT_THROW(sample_tokens(p, nullptr), std::invalid_argument);  // no pointers
-  p.num_rows = -1;
-  EXPECT_THROW(sample_tokens(p, nullptr), std::invalid_argument);
-  p.num_rows = 0;
-  for (const int32_t vocab_size : {0, -1, kMaxSampleVocab + 1}) {
-    p.vocab_size = vocab_size;
-    EXPECT_THROW(sample_tokens(p, nullptr), std::invalid_argument) << vocab_size;
-  }
 }
 
 }  // namespace
