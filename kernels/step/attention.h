@@ -19,7 +19,7 @@
 // terms: 2^-17 of hi + lo, 2^-22 of exp2, the tensor cores' truncated sums, and |score| * 2^-23.
 //
 // Sequences of one new token: a fixed grid shares their splits evenly; or, where they are few, a CTA has
-// a split, and eight make a cluster. A KV head's K and V are read once for its G query heads. Others: a
+// a split, and eight or sixteen make a cluster. A KV head's K and V are read once for its G query heads. Others: a
 // CTA takes 64 / G tokens of a sequence through the context.
 // No host synchronisation, no allocation, no waiting between CTAs but within a cluster; shapes alone
 // decide grids, so a CUDA graph may replay it on other positions, tables and lengths. No atomics but
