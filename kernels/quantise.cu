@@ -1,4 +1,4 @@
-// quantise_mxfp8: grid one CTA 1024 times eight columns, block 256 threads, a lane eight columns. Bound by
+// quantise_mxfp8: grid num_quantise_ctas(), block 256 threads (quantise_block.cuh). Bound by
 // reading the source.
 #include "kernels/quantise.h"
 
@@ -8,22 +8,18 @@
 namespace warproll {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPerThread = 4;
-constexpr int64_t kEightsPerCta = kThreads * kPerThread;
-
 template <typename Source>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kQuantiseThreads)
     quantise_kernel(QuantiseMxfp8Params p, unsigned long long* first_non_finite) {
-  const int64_t begin = int64_t{blockIdx.x} * kEightsPerCta;
-  const int64_t end = min(begin + kEightsPerCta, p.rows * p.cols / 8);
-  quantise_eights<Source, kThreads, kPerThread>(p, begin, end, first_non_finite);
+  const int64_t begin = int64_t{blockIdx.x} * kQuantiseEights;
+  const int64_t end = min(begin + kQuantiseEights, p.rows * p.cols / 8);
+  quantise_eights<Source>(p, begin, end, first_non_finite);
 }
 
 template <typename Source>
 void launch(const QuantiseMxfp8Params& p, int64_t* first_non_finite, cudaStream_t stream) {
-  const int64_t ctas = (p.rows * p.cols / 8 + kEightsPerCta - 1) / kEightsPerCta;
-  LaunchConfig config(dim3(static_cast<unsigned>(ctas)), kThreads, 0, stream);
+  LaunchConfig config(dim3(static_cast<unsigned>(num_quantise_ctas(p))), kQuantiseThreads, 0,
+                      stream);
   config.run(quantise_kernel<Source>, p, reinterpret_cast<unsigned long long*>(first_non_finite));
 }
 

@@ -1,5 +1,5 @@
-// quantise_eight: eight columns of a block of 32 by one lane; four neighbouring lanes have a block.
-// Internal to kernels/*.cu.
+// quantise_eights: a CTA's share of a matrix, eight columns of a block of 32 by one lane; four neighbouring
+// lanes have a block. Internal to kernels/*.cu.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,6 +11,14 @@
 #include "kernels/quantise.h"
 
 namespace warproll {
+
+inline constexpr int kQuantiseThreads = 256;
+inline constexpr int kQuantisePerThread = 4;  // times eight columns
+inline constexpr int64_t kQuantiseEights = kQuantiseThreads * kQuantisePerThread;  // of a CTA
+
+inline int64_t num_quantise_ctas(const QuantiseMxfp8Params& matrix) {
+  return (matrix.rows * matrix.cols / 8 + kQuantiseEights - 1) / kQuantiseEights;
+}
 
 // Source elements of a lane as they lie in memory.
 template <typename Source>
@@ -65,19 +73,19 @@ __device__ void quantise_eight(const QuantiseMxfp8Params& p, const EightSources<
   if (threadIdx.x % 4 == 0) p.scales[eight / 4] = static_cast<uint8_t>(scale);
 }
 
-// kPerThread eights of each thread of a CTA of kThreads, from `begin` on and below `end`.
-template <typename Source, int kThreads, int kPerThread>
+// A CTA's eights, from `begin` on and below `end`.
+template <typename Source>
 __device__ void quantise_eights(const QuantiseMxfp8Params& p, int64_t begin, int64_t end,
                                 unsigned long long* first_non_finite) {
-  EightSources<Source> sources[kPerThread];
+  EightSources<Source> sources[kQuantisePerThread];
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int64_t eight = begin + i * kThreads + threadIdx.x;
+  for (int i = 0; i < kQuantisePerThread; ++i) {
+    const int64_t eight = begin + i * kQuantiseThreads + threadIdx.x;
     sources[i] = load_eight<Source>(p.source, min(eight, end - 1));
   }
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    const int64_t eight = begin + i * kThreads + threadIdx.x;
+  for (int i = 0; i < kQuantisePerThread; ++i) {
+    const int64_t eight = begin + i * kQuantiseThreads + threadIdx.x;
     quantise_eight(p, sources[i], eight, eight < end, first_non_finite);
   }
 }

@@ -17,6 +17,10 @@ enum class WeightFormat : uint8_t {
   kFp8Block,  // E4M3 elements; F32 or BF16 scale per block: scales [ceil(rows/BR), ceil(cols/BC)]
 };
 
+[[nodiscard]] constexpr bool is_fp8(WeightFormat format) {
+  return format == WeightFormat::kMxfp8 || format == WeightFormat::kFp8Block;
+}
+
 struct WeightView {
   WeightFormat format = WeightFormat::kF32;
   const std::byte* data = nullptr;    // [num_matrices, rows, cols]

@@ -18,6 +18,12 @@ namespace warproll {
 
 // Device memory that filling arenas on a GPU keeps for its lists of work and for digests under way.
 inline constexpr uint64_t kFillListBytes = uint64_t{72} << 20;
+// With it, and the buffers of tensors on their way, of which the largest has `largest_tensor_bytes`.
+constexpr uint64_t device_fill_bytes(uint64_t largest_tensor_bytes) {
+  constexpr uint64_t kBuffers = uint64_t{256} << 20;  // CudaArenaOptions::buffer_bytes
+  return (2 * largest_tensor_bytes > kBuffers ? 2 * largest_tensor_bytes : kBuffers) +
+         kFillListBytes;
+}
 
 class ArenaDevice {
  public:

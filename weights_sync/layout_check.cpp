@@ -78,9 +78,7 @@ Status check_region_rows(const ArenaLayout& layout) {
     }
     for (size_t r = 0; r < filled_to.size(); ++r) {
       const TileRegion& region = layout.tile_regions[r];
-      const bool has_scales =
-          region.format == WeightFormat::kMxfp8 || region.format == WeightFormat::kFp8Block;
-      const int32_t wanted = scales && !has_scales ? 0 : region.rows;
+      const int32_t wanted = scales && !is_fp8(region.format) ? 0 : region.rows;
       if (filled_to[r] == wanted) continue;
       return invalid_argument("tiles '" + region.name + "' have " + std::to_string(filled_to[r]) +
                               " rows of " + (scales ? "scales" : "elements") + ", wanted " +

@@ -135,19 +135,18 @@ __device__ __forceinline__ void pack_fp8_vectors(const WeightView& w, const Tile
 // What pack_lane() does for 16-bit elements of a half tile, a warp for 64 bytes of each row.
 __device__ __forceinline__ void pack_f16_vectors(const WeightView& w, const HalfTilePlace& place,
                                                  int exponent) {
-  constexpr int kUnroll = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::byte* const row = row_data(w, place.matrix, place.row + lane / 4, 2);
   const int vectors = w.cols / kTileBlock;
-  for (int v = warp; v < vectors; v += kPackWarps * kUnroll) {
-    uint4 read[kUnroll];
+  for (int v = warp; v < vectors; v += kPackWarps * kPackVectors) {
+    uint4 read[kPackVectors];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kPackVectors; ++u) {
       read[u] =
           reinterpret_cast<const uint4*>(row)[min(v + u * kPackWarps, vectors - 1) * 4 + lane % 4];
     }
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
+    for (int u = 0; u < kPackVectors; ++u) {
       const int at = v + u * kPackWarps;
       if (at >= vectors) break;
       pack_f16_vector(read[u], lane, place.half, w.format, exponent,

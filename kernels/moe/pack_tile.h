@@ -56,10 +56,6 @@ WARPROLL_HD uint16_t half_bits(float value) {
 #endif
 }
 
-WARPROLL_HD bool is_fp8(WeightFormat format) {
-  return format == WeightFormat::kMxfp8 || format == WeightFormat::kFp8Block;
-}
-
 inline constexpr int32_t kLeastMxfp8Exponent = 8;
 
 // The F32 exponent field (0 .. 255) that a row's largest magnitude has: of its values (BF16) or of

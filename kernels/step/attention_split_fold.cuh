@@ -109,11 +109,9 @@ class SplitFolder {
   Sums<kTiles> part_;
 
  private:
-  __device__ __forceinline__ int64_t head_row(int head_in_group) const {
-    return attention::head_row(p_, token_, kv_head_, head_in_group);
-  }
   __device__ __forceinline__ void write(int head, const Total& total) const {
-    reinterpret_cast<__nv_bfloat16*>(p_.op.out)[head_row(head) + threadIdx.x] =
+    reinterpret_cast<__nv_bfloat16*>(
+        p_.op.out)[head_row(p_, token_, kv_head_, head) + threadIdx.x] =
         __float2bfloat16_rn(divide(total.acc, __frcp_rn(total.state.y)));
   }
   __device__ __forceinline__ int64_t unit_row(int group, int head) const {

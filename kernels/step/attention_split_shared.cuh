@@ -6,9 +6,9 @@
 
 namespace warproll::attention {
 
-// kGroups: groups of splits that a cluster has, a CTA a split. The first eight CTAs fold the heads.
-inline constexpr int kFoldCtas = kGroupSplits;
+inline constexpr int kFoldCtas = kGroupSplits;  // the first of a cluster: they fold the heads
 
+// kGroups: groups of splits that a cluster has, a CTA a split.
 template <int kD, bool kHigh, int kGroups>
 struct SplitShared {
   static constexpr int kChunks = kSplit / kChunk;

@@ -18,8 +18,7 @@ class OrderFinder : public RowSlice {
     cluster_.sync();
     Window window = of_cta(s_.window, 0);
     while (window.count > kCapacity) window = split(window, query);
-    Shared& leader = *cluster_.map_shared_rank(&s_, 0);
-    gather(window, leader);
+    gather(window);
     cluster_.sync();
     if (cta_ == 0) find_candidate(window, query);
     cluster_.sync();
@@ -28,8 +27,9 @@ class OrderFinder : public RowSlice {
 
  private:
   // The window's tokens to the leader, in any order. Few are: eight are looked at before one is handed on.
-  __device__ void gather(const Window& window, Shared& leader) {
+  __device__ void gather(const Window& window) {
     constexpr int kAtOnce = 8;
+    Shared& leader = *cluster_.map_shared_rank(&s_, 0);
     for (int base = tid_; base < size_; base += kThreads * kAtOnce) {
       uint32_t in_bin = 0;
 #pragma unroll

@@ -134,7 +134,7 @@ void ArenaPlanner::add_slot(const std::string& slot_name, const std::vector<int6
   const WeightPlan& first = plans.front();
   const int32_t slot = new_slot(slot_name, first.slot_dtype, shape);
   int32_t scale_slot = -1;
-  if (first.format == WeightFormat::kMxfp8 || first.format == WeightFormat::kFp8Block) {
+  if (is_fp8(first.format)) {
     const bool block = first.format == WeightFormat::kFp8Block;
     scale_slot = new_slot(slot_name + ".scale", first.scale_dtype,
                           scale_shape(shape, block ? config_.block_rows : 1,

@@ -42,8 +42,8 @@ int32_t tokens_of_one_width(int32_t context) {
 uint64_t receive_bytes(const RandomCheckpoint& checkpoint) {
   uint64_t largest = 0;
   for (const TensorInfo& tensor : checkpoint.tensors) largest = std::max(largest, tensor.bytes);
-  constexpr uint64_t kBuffers = uint64_t{256} << 20;
-  return std::max(kBuffers, 2 * largest) + 2 * kBuffers + kFillListBytes;
+  constexpr uint64_t kBuckets = uint64_t{512} << 20;
+  return device_fill_bytes(largest) + kBuckets;
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ uint64_t receive_bytes(const ArenaLayout& layout) {
       largest = std::max(largest, bytes);
     }
   }
-  constexpr uint64_t kBuffers = uint64_t{256} << 20;
-  return std::max(kBuffers, 2 * largest) + kBuffers + kFillListBytes;
+  constexpr uint64_t kBuckets = uint64_t{256} << 20;
+  return device_fill_bytes(largest) + kBuckets;
 }
 
 }  // namespace
