@@ -5,8 +5,8 @@
 #include <string>
 
 #include "worker/commands/command.h"
-#include "worker/config/nccl_variables.h"
 #include "worker/terminal/exit_code.h"
+#include "worker/terminal/nccl_output.h"
 #include "worker/terminal/stop_signal.h"
 
 namespace {
@@ -38,8 +38,8 @@ bool report_unknown_command(const CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace warproll;
   try {
-    keep_nccl_off_standard_output();
     StopSignal stop;  // before any thread
+    const NcclOutput nccl_output;
     CommandContext context{stop};
     CLI::App app{
         "warproll: rollout worker for online RL of mixture-of-experts language models.\n"

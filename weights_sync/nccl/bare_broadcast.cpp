@@ -32,6 +32,7 @@ Result<BareTimes> bare_broadcast(const std::shared_ptr<NcclApi>& api,
   WARPROLL_TRY(api->bind_thread());
   WARPROLL_TRY_ASSIGN(slots, StagingSlots::make(api, bucket_bytes, /*with_pinned=*/false));
   WARPROLL_TRY_ASSIGN(group, NcclCommunicator::form(api, membership, "bare broadcasts", limits));
+  WARPROLL_TRY(slots->register_with(*group));
   WARPROLL_TRY(
       broadcast_all(*api, *group, *slots, std::min(bucket_bytes, stream_bytes), bucket_bytes));
   const Clock::time_point begun = Clock::now();

@@ -29,6 +29,7 @@ enum class NcclResult : uint8_t {  // the values of ncclResult_t
 };
 
 using NcclComm = void*;
+using NcclRegistration = void*;
 using GpuStream = void*;
 using GpuEvent = void*;
 
@@ -56,6 +57,13 @@ class NcclApi {
   virtual NcclResult broadcast(NcclComm comm, void* buffer, uint64_t bytes, GpuStream stream) = 0;
   // One uint32, in place, summed to rank 0.
   virtual NcclResult reduce(NcclComm comm, void* word, GpuStream stream) = 0;
+  // From here on other ranks may read and write `buffer`, of allocate(), themselves, where they can
+  // reach this GPU; every rank of a group registers the buffer of a broadcast, or none does.
+  // *registration: for deregister_buffer(); null where NCCL is told not to (NCCL_LOCAL_REGISTER=0).
+  virtual NcclResult register_buffer(NcclComm comm, void* buffer, uint64_t bytes,
+                                     NcclRegistration* registration) = 0;
+  // Asks the ranks that had it, so before finalize(); abort() needs none.
+  virtual NcclResult deregister_buffer(NcclComm comm, NcclRegistration registration) = 0;
   virtual NcclResult finalize(NcclComm comm) = 0;
   virtual NcclResult destroy(NcclComm comm) = 0;  // after finalize() has succeeded
   virtual NcclResult abort(NcclComm comm) = 0;
@@ -64,7 +72,7 @@ class NcclApi {
 
   // ---- the GPU ----
   virtual Status bind_thread() = 0;
-  virtual Result<void*> allocate(uint64_t bytes) = 0;
+  virtual Result<void*> allocate(uint64_t bytes) = 0;  // in whole pages, of 2 MiB here
   virtual void free(void* memory) = 0;
   virtual Result<void*> allocate_pinned(uint64_t bytes) = 0;  // of the host
   virtual void free_pinned(void* memory) = 0;

@@ -32,6 +32,10 @@ struct NcclLibrary {
   decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
   decltype(&ncclBroadcast) broadcast = nullptr;
   decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommRegister) comm_register = nullptr;
+  decltype(&ncclCommDeregister) comm_deregister = nullptr;
   decltype(&ncclCommFinalize) comm_finalize = nullptr;
   decltype(&ncclCommDestroy) comm_destroy = nullptr;
   decltype(&ncclCommAbort) comm_abort = nullptr;
@@ -60,6 +64,10 @@ Result<NcclLibrary> NcclLibrary::load() {
   find(&library.comm_get_async_error, "ncclCommGetAsyncError");
   find(&library.broadcast, "ncclBroadcast");
   find(&library.reduce, "ncclReduce");
+  find(&library.mem_alloc, "ncclMemAlloc");
+  find(&library.mem_free, "ncclMemFree");
+  find(&library.comm_register, "ncclCommRegister");
+  find(&library.comm_deregister, "ncclCommDeregister");
   find(&library.comm_finalize, "ncclCommFinalize");
   find(&library.comm_destroy, "ncclCommDestroy");
   find(&library.comm_abort, "ncclCommAbort");
@@ -143,6 +151,13 @@ class CudaNcclApi final : public NcclApi {
     return of(nccl_.reduce(word, word, 1, ncclUint32, ncclSum, 0, static_cast<ncclComm_t>(comm),
                            static_cast<cudaStream_t>(stream)));
   }
+  NcclResult register_buffer(NcclComm comm, void* buffer, uint64_t bytes,
+                             NcclRegistration* registration) override {
+    return of(nccl_.comm_register(static_cast<ncclComm_t>(comm), buffer, bytes, registration));
+  }
+  NcclResult deregister_buffer(NcclComm comm, NcclRegistration registration) override {
+    return of(nccl_.comm_deregister(static_cast<ncclComm_t>(comm), registration));
+  }
   NcclResult finalize(NcclComm comm) override {
     return of(nccl_.comm_finalize(static_cast<ncclComm_t>(comm)));
   }
@@ -164,11 +179,13 @@ class CudaNcclApi final : public NcclApi {
   }
   Result<void*> allocate(uint64_t bytes) override {
     void* memory = nullptr;
-    WARPROLL_TRY(
-        cuda_status(cudaMalloc(&memory, bytes), std::to_string(bytes) + " bytes of GPU memory"));
-    return memory;
+    const ncclResult_t result = nccl_.mem_alloc(&memory, bytes);
+    if (result == ncclSuccess) return memory;
+    (void)cudaGetLastError();
+    return resource_exhausted(std::to_string(bytes) +
+                              " bytes of GPU memory: " + explain(of(result), nullptr));
   }
-  void free(void* memory) override { (void)cudaFree(memory); }
+  void free(void* memory) override { (void)nccl_.mem_free(memory); }
   Result<void*> allocate_pinned(uint64_t bytes) override {
     void* memory = nullptr;
     WARPROLL_TRY(cuda_status(cudaMallocHost(&memory, bytes),

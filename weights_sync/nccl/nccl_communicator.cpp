@@ -91,6 +91,13 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(std::shared_ptr
 
 NcclCommunicator::~NcclCommunicator() { abort(); }
 
+Status NcclCommunicator::register_buffer(void* buffer, uint64_t bytes) {
+  NcclRegistration registration = nullptr;
+  const NcclResult result = api_->register_buffer(comm_, buffer, bytes, &registration);
+  if (registration != nullptr) registrations_.push_back(registration);
+  return finished(result, "registering " + std::to_string(bytes) + " bytes");
+}
+
 Status NcclCommunicator::broadcast(void* buffer, uint64_t bytes, GpuStream stream,
                                    const std::string& what) {
   return finished(api_->broadcast(comm_, buffer, bytes, stream), what);
@@ -107,6 +114,13 @@ Status NcclCommunicator::await(GpuEvent event, const std::string& what) {
 
 void NcclCommunicator::close() {
   if (comm_ == nullptr) return;
+  const bool deregistered =  // which waits for an answer of others
+      registrations_.empty() ||
+      returns_within(limits_.ending, [api = api_, comm = comm_, all = registrations_] {
+        if (!api->bind_thread().ok()) return;
+        for (NcclRegistration const each : all) (void)api->deregister_buffer(comm, each);
+      });
+  if (!deregistered) return abort();
   const Clock::time_point until = Clock::now() + limits_.ending;
   NcclResult state = api_->finalize(comm_);
   while (state == NcclResult::kInProgress && Clock::now() < until) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "weights_sync/broadcast_transport.h"
 #include "weights_sync/nccl/nccl_api.h"
@@ -37,6 +38,8 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   ~NcclCommunicator();  // abort()
 
+  // Other ranks write into it themselves from now on, where they can: see NcclApi.
+  Status register_buffer(void* buffer, uint64_t bytes);
   // Enqueued on the stream when it returns.
   Status broadcast(void* buffer, uint64_t bytes, GpuStream stream, const std::string& what);
   // The last step: when it has ended on the stream, every rank has got here and needs nobody any
@@ -64,6 +67,7 @@ class NcclCommunicator {
   const std::string name_;  // with the rank
   const NcclLimits limits_;
   NcclComm comm_ = nullptr;
+  std::vector<NcclRegistration> registrations_;
 };
 
 }  // namespace warproll

@@ -40,7 +40,8 @@ Status send_to_group(const std::shared_ptr<NcclApi>& api, const RootTask& task) 
     WARPROLL_TRY_ASSIGN(group,
                         NcclCommunicator::form(api, task.membership, task.name, task.limits));
     has_formed = true;
-    const Status status = send_buckets(*api, *group, *slots, task);
+    Status status = slots->register_with(*group);
+    if (status.ok()) status = send_buckets(*api, *group, *slots, task);
     if (status.ok()) {
       group->close();
     } else {

@@ -8,10 +8,13 @@ namespace {
 
 constexpr std::string_view kVersion = "nccl.version";
 constexpr std::string_view kMaxCtas = "nccl.max_ctas";
+constexpr std::string_view kSlots = "nccl.slots";  // kRegistered, or not said
+constexpr std::string_view kRegistered = "registered";
 // Interfaces, debugging and the like may differ from machine to machine; these may not.
 constexpr std::string_view kShared[] = {
-    "NCCL_ALGO",     "NCCL_PROTO",    "NCCL_NET",           "NCCL_BUFFSIZE",     "NCCL_NTHREADS",
-    "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"};
+    "NCCL_ALGO",          "NCCL_PROTO",         "NCCL_NET",      "NCCL_BUFFSIZE",
+    "NCCL_NTHREADS",      "NCCL_MIN_CTAS",      "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS", "NCCL_LOCAL_REGISTER"};
 
 std::string value_of(const HelloEnvironment& terms, std::string_view key) {
   const auto found = std::find_if(terms.begin(), terms.end(),
@@ -24,7 +27,8 @@ std::string value_of(const HelloEnvironment& terms, std::string_view key) {
 HelloEnvironment nccl_terms(const std::string& version, int32_t max_ctas,
                             const HelloEnvironment& environment) {
   HelloEnvironment terms = {{std::string(kVersion), version},
-                            {std::string(kMaxCtas), std::to_string(max_ctas)}};
+                            {std::string(kMaxCtas), std::to_string(max_ctas)},
+                            {std::string(kSlots), std::string(kRegistered)}};
   terms.insert(terms.end(), environment.begin(), environment.end());
   return terms;
 }
@@ -33,7 +37,7 @@ std::string encode_nccl_terms(const HelloEnvironment& terms) {
   std::string text;
   for (const auto& [key, value] : terms) {
     const bool is_shared =
-        key == kVersion || key == kMaxCtas ||
+        key == kVersion || key == kMaxCtas || key == kSlots ||
         std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
     if (is_shared) text += key + "=" + value + "\n";
   }
@@ -52,6 +56,10 @@ HelloEnvironment decode_nccl_terms(std::string_view source) {
   return terms;
 }
 
+bool with_registered_slots(const HelloEnvironment& terms) {
+  return value_of(terms, kSlots) == kRegistered;
+}
+
 int32_t max_ctas_of(const HelloEnvironment& terms) {
   const std::string text = value_of(terms, kMaxCtas);
   int32_t value = 0;
@@ -66,6 +74,9 @@ Status check_nccl_terms(const HelloEnvironment& trainer, const HelloEnvironment&
   };
   if (value_of(trainer, kVersion) != value_of(worker, kVersion)) {
     return differ(kVersion, "the NCCL version");
+  }
+  if (!value_of(trainer, kSlots).empty() && value_of(trainer, kSlots) != value_of(worker, kSlots)) {
+    return differ(kSlots, std::string(kSlots));
   }
   for (const std::string_view key : kShared) {
     if (value_of(trainer, key) != value_of(worker, key)) return differ(key, std::string(key));

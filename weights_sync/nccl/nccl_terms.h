@@ -19,10 +19,12 @@ HelloEnvironment nccl_terms(const std::string& version, int32_t max_ctas,
 
 std::string encode_nccl_terms(const HelloEnvironment& terms);  // lines "key=value"
 HelloEnvironment decode_nccl_terms(std::string_view source);   // untrusted; odd lines are left out
+bool with_registered_slots(const HelloEnvironment& terms);     // all ranks register their slots
 int32_t max_ctas_of(const HelloEnvironment& terms);            // 0 = not said
 
 // Can they be in one group? The versions are equal, and the variables that shape a collective
-// (NCCL_ALGO, NCCL_PROTO ...); the group takes the trainer's max_ctas, which is at most the worker's.
+// (NCCL_ALGO, NCCL_PROTO ...); the group takes the trainer's max_ctas, which is at most the worker's,
+// and registers its slots if the trainer says so, which the worker then has to know.
 Status check_nccl_terms(const HelloEnvironment& trainer, const HelloEnvironment& worker);
 
 }  // namespace warproll

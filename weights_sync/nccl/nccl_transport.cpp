@@ -145,15 +145,18 @@ Status NcclTransport::want_slots(uint64_t slot_bytes, bool with_pinned) {
 Status NcclTransport::receive_stream(const ReceiveRequest& request, const Manifest& manifest,
                                      const StreamSink& sink, const Cancellation& cancellation,
                                      StagingSlots& slots) {
+  const HelloEnvironment trainer = decode_nccl_terms(request.source);
   const NcclMembership membership{request.nccl_unique_id, request.rank,
                                   static_cast<int32_t>(request.participants.size()) + 1,
-                                  max_ctas_of(decode_nccl_terms(request.source))};
+                                  max_ctas_of(trainer)};
   const NcclLimits limits{request.deadline, &cancellation, options_.silence, options_.ending};
   const std::string name = "version " + std::to_string(request.id.weight_version) + ", attempt " +
                            std::to_string(request.id.attempt);
   WARPROLL_TRY_ASSIGN(group, NcclCommunicator::form(api_, membership, name, limits));
-  const Status status =
-      BucketReceive(*api_, *group, slots, manifest, sink, request.device_sink).run();
+  Status status = with_registered_slots(trainer) ? slots.register_with(*group) : ok_status();
+  if (status.ok()) {
+    status = BucketReceive(*api_, *group, slots, manifest, sink, request.device_sink).run();
+  }
   if (status.ok()) {
     close(std::move(group));
   } else {

@@ -2,6 +2,8 @@
 
 #include <thread>
 
+#include "weights_sync/nccl/nccl_communicator.h"
+
 namespace warproll {
 namespace {
 
@@ -37,6 +39,13 @@ Status StagingSlots::allocate(uint64_t slot_bytes, bool with_pinned) {
     WARPROLL_TRY(keep(api_->make_event(), &slot.used));
     WARPROLL_TRY(keep(api_->allocate(slot_bytes), &slot.device));
     if (with_pinned) WARPROLL_TRY(keep(api_->allocate_pinned(slot_bytes), &slot.pinned));
+  }
+  return ok_status();
+}
+
+Status StagingSlots::register_with(NcclCommunicator& group) {
+  for (const Slot& slot : slots_) {
+    WARPROLL_TRY(group.register_buffer(slot.device, slot_bytes_));
   }
   return ok_status();
 }

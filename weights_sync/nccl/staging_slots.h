@@ -16,6 +16,8 @@
 
 namespace warproll {
 
+class NcclCommunicator;
+
 class StagingSlots {
  public:
   struct Slot {
@@ -35,6 +37,9 @@ class StagingSlots {
   [[nodiscard]] bool has_pinned() const { return slots_[0].pinned != nullptr; }
   // For another stream. false: the last one's work may still be under way.
   [[nodiscard]] bool begin_again() { return std::exchange(drained_, false) && !abandoned_; }
+
+  // With a group whose other ranks register theirs too: NCCL then needs no buffers between.
+  Status register_with(NcclCommunicator& group);
 
   [[nodiscard]] Slot& slot_of(uint64_t bucket_index) { return slots_[bucket_index % 2]; }
   [[nodiscard]] GpuStream communication() const { return communication_; }

@@ -25,7 +25,7 @@ struct SyncOptions {
   SyncWorkerOptions worker;
   ModelDeviceOptions device;
   int32_t trainer_gpu = 0;
-  std::vector<int32_t> max_ctas = {4};
+  std::vector<int32_t> max_ctas = {1};
   uint64_t bucket_mb = 64;
   int32_t workers = 1;
   int32_t updates = 1;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
 namespace warproll {
@@ -18,11 +17,6 @@ std::vector<std::pair<std::string, std::string>> nccl_variables() {
   }
   std::sort(variables.begin(), variables.end());
   return variables;
-}
-
-void keep_nccl_off_standard_output() {
-  if (std::getenv("NCCL_DEBUG") == nullptr) return;
-  static_cast<void>(setenv("NCCL_DEBUG_FILE", "/dev/stderr", /*overwrite=*/0));
 }
 
 }  // namespace warproll

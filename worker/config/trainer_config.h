@@ -54,7 +54,7 @@ struct TrainerConfig {
     std::string tcp_advertise;
     std::string directory = "warproll-checkpoints";
     int64_t nccl_device = 0;
-    int64_t nccl_max_ctas = 2;
+    int64_t nccl_max_ctas = 1;
     int64_t bucket_mb = 16;
     int64_t deadline_ms = 60000;
     int64_t quorum = 0;

@@ -63,7 +63,7 @@ struct WorkerConfig {
     std::string swap = "auto";
     int64_t pin_max_ms = 30000;
     std::string pin_fallback = "keep";
-    int64_t nccl_max_ctas = 2;
+    int64_t nccl_max_ctas = 1;
   } weights;
 
   struct Log {

@@ -22,6 +22,11 @@ bool FakeCluster::wait_for_collectives(uint64_t count, std::chrono::milliseconds
   return changed_.wait_for(lock, limit, [&] { return most_done_ >= count; });
 }
 
+uint64_t FakeCluster::broadcasts_of_registered() {
+  const std::lock_guard lock(mutex_);
+  return registered_done_;
+}
+
 std::string FakeCluster::left_over() {
   const std::lock_guard lock(mutex_);
   std::string text;
@@ -29,6 +34,7 @@ std::string FakeCluster::left_over() {
     if (number != 0) text += std::to_string(number) + " " + what + " ";
   };
   count("communicators", comms_.size());
+  count("registrations", registrations_left_);
   count("allocations", memory_.size());
   count("streams", streams_.size());
   count("events", events_.size());
@@ -41,6 +47,7 @@ NcclResult FakeCluster::state_of(const Comm& comm) const {
   if (faults_.error_from >= 0 && group.done >= static_cast<uint64_t>(faults_.error_from)) {
     return NcclResult::kSystemError;
   }
+  if (group.mixed) return NcclResult::kInvalidUsage;
   if (group.broken && faults_.death_is_noticed) return NcclResult::kRemoteError;
   if (static_cast<int32_t>(group.joined.size()) < group.num_ranks) return NcclResult::kInProgress;
   if (comm.finalizing &&
@@ -59,7 +66,13 @@ bool FakeCluster::run_collective(Work& work) {
     return false;
   }
   group.at_head[work.comm->rank] = work.buffer;
+  if (work.comm->registered.contains(work.buffer)) group.registered_at_head.insert(work.comm->rank);
   if (static_cast<int32_t>(group.at_head.size()) < group.num_ranks) return false;
+  const auto num_registered = static_cast<int32_t>(group.registered_at_head.size());
+  group.mixed = group.mixed || (num_registered != 0 && num_registered != group.num_ranks);
+  if (group.mixed) return false;
+  if (num_registered != 0) ++registered_done_;
+  group.registered_at_head.clear();
   for (const auto& [rank, buffer] : group.at_head) {
     if (rank != 0) std::memcpy(buffer, group.at_head[0], work.bytes);
   }
@@ -143,6 +156,21 @@ NcclResult FakeNccl::reduce(NcclComm comm, void* word, GpuStream stream) {
   return collective(comm, word, 0, stream);
 }
 
+NcclResult FakeNccl::register_buffer(NcclComm comm, void* buffer, uint64_t,
+                                     NcclRegistration* registration) {
+  const std::lock_guard lock(cluster_.mutex_);
+  cluster_.comms_.at(comm)->registered.insert(static_cast<std::byte*>(buffer));
+  *registration = buffer;
+  return NcclResult::kSuccess;
+}
+
+NcclResult FakeNccl::deregister_buffer(NcclComm comm, NcclRegistration registration) {
+  const std::lock_guard lock(cluster_.mutex_);
+  const size_t erased =
+      cluster_.comms_.at(comm)->registered.erase(static_cast<std::byte*>(registration));
+  return erased == 1 ? NcclResult::kSuccess : NcclResult::kInvalidArgument;
+}
+
 NcclResult FakeNccl::finalize(NcclComm comm) {
   const std::lock_guard lock(cluster_.mutex_);
   FakeCluster::Comm& state = *cluster_.comms_.at(comm);
@@ -154,6 +182,7 @@ NcclResult FakeNccl::finalize(NcclComm comm) {
 NcclResult FakeNccl::destroy(NcclComm comm) {
   const std::lock_guard lock(cluster_.mutex_);
   cluster_.comms_.at(comm)->gone = true;
+  cluster_.registrations_left_ += cluster_.comms_.at(comm)->registered.size();
   cluster_.comms_.erase(comm);
   return NcclResult::kSuccess;
 }
@@ -167,6 +196,7 @@ NcclResult FakeNccl::abort(NcclComm comm) {
   state.gone = true;
   state.group->broken = true;
   state.group->at_head.erase(state.rank);
+  state.group->registered_at_head.erase(state.rank);
   cluster_.comms_.erase(comm);
   cluster_.pump();
   return NcclResult::kSuccess;

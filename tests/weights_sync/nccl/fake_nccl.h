@@ -36,7 +36,8 @@ class FakeCluster {
   void release();  // calls that hang return
   // The `count`-th collective of a group has been done at all ranks.
   bool wait_for_collectives(uint64_t count, std::chrono::milliseconds limit);
-  // Communicators, memory, streams, events and ids that are not given back.
+  uint64_t broadcasts_of_registered();
+  // Communicators, registrations, memory, streams, events and ids that are not given back.
   std::string left_over();
 
  private:
@@ -48,12 +49,15 @@ class FakeCluster {
     bool broken = false;
     uint64_t done = 0;  // collectives
     std::map<int32_t, std::byte*> at_head;
+    std::set<int32_t> registered_at_head;  // ranks of at_head whose buffer is registered
+    bool mixed = false;  // registered buffers met some that were not: no result is defined
   };
   struct Comm {
     std::shared_ptr<Group> group;
     int32_t rank = 0;
     bool finalizing = false;
     bool gone = false;  // aborted or destroyed
+    std::set<std::byte*> registered;
   };
   struct Event {
     uint64_t wanted = 0;  // records enqueued
@@ -78,6 +82,8 @@ class FakeCluster {
   bool released_ = false;
   uint64_t next_id_ = 0;
   uint64_t most_done_ = 0;
+  uint64_t registered_done_ = 0;
+  uint64_t registrations_left_ = 0;
   std::map<std::string, std::shared_ptr<Group>> groups_;
   std::set<std::string> waiting_ids_;
   std::map<void*, std::shared_ptr<Comm>> comms_;
@@ -98,6 +104,9 @@ class FakeNccl final : public NcclApi {
   NcclResult async_error(NcclComm comm) override;
   NcclResult broadcast(NcclComm comm, void* buffer, uint64_t bytes, GpuStream stream) override;
   NcclResult reduce(NcclComm comm, void* word, GpuStream stream) override;
+  NcclResult register_buffer(NcclComm comm, void* buffer, uint64_t bytes,
+                             NcclRegistration* registration) override;
+  NcclResult deregister_buffer(NcclComm comm, NcclRegistration registration) override;
   NcclResult finalize(NcclComm comm) override;
   NcclResult destroy(NcclComm comm) override;
   NcclResult abort(NcclComm comm) override;

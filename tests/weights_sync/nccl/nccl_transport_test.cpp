@@ -4,7 +4,10 @@
 #include <cstring>
 
 #include "tests/weights_sync/nccl/nccl_group.h"
+#include "weights_sync/nccl/nccl_communicator.h"
 #include "weights_sync/nccl/nccl_terms.h"
+#include "weights_sync/nccl/staging_slots.h"
+#include "weights_sync/offered_stream.h"
 
 namespace warproll {
 namespace {
@@ -39,7 +42,48 @@ TEST_P(NcclTransfer, BringsEveryByteToEveryMemberAndLeavesNothing) {
     const auto outcome = fleet.outcome();
     EXPECT_TRUE(outcome.ok() && *outcome);
   }
+  EXPECT_EQ(fleet.cluster().broadcasts_of_registered(),
+            3 * fleet.offered().manifest->num_buckets());
   EXPECT_EQ(fleet.left_over(), "");
+}
+
+// One of another make: it sends what the protocol says, out of memory that it has not registered.
+TEST_P(NcclTransfer, SlotsAreNotRegisteredForATrainerThatSaysNothingOfIt) {
+  const OfferedCheckpoint offered = arith(2, 5);
+  const Manifest& manifest = *offered.manifest;
+  const auto stream = OfferedStream::make(offered).value();
+  FakeCluster cluster;
+  const auto api = std::make_shared<FakeNccl>(cluster);
+  HelloEnvironment terms = nccl_terms(api->version(), 4, {});
+  std::erase_if(terms, [](const auto& term) { return term.first == "nccl.slots"; });
+  FakeMember member(cluster, manifest.stream_bytes(), {});
+  ReceiveRequest request{{1, 5, 1}, encode_nccl_terms(terms), "", in_ms(10'000 * kSlow)};
+  request.participants = {"worker"};
+  request.nccl_unique_id = api->make_unique_id().value();
+  request.rank = 1;
+  member.receive(offered, request, on_device());
+  {
+    const auto group = NcclCommunicator::form(api, {request.nccl_unique_id, 0, 2, 4}, "foreign",
+                                              {in_ms(10'000 * kSlow)});
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    const auto slots = StagingSlots::make(api, manifest.bucket_bytes, false).value();
+    for (uint64_t i = 0; i < manifest.num_buckets(); ++i) {
+      std::byte* const slot = slots->slot_of(i).device;
+      stream->copy(i * manifest.bucket_bytes, {slot, manifest.bytes_of_bucket(i)});
+      ASSERT_TRUE(
+          (*group)->broadcast(slot, manifest.bytes_of_bucket(i), slots->communication(), "b").ok());
+      ASSERT_TRUE(api->record(slots->ended(), slots->communication()).ok());
+      ASSERT_TRUE((*group)->await(slots->ended(), "b").ok());
+    }
+    ASSERT_TRUE((*group)->meet(slots->word(), slots->communication()).ok());
+    member.thread.join();
+    EXPECT_TRUE(member.status.ok()) << member.status.to_string();
+    EXPECT_TRUE(member.stream.holds(offered));
+    (*group)->close();
+  }
+  member.transport.reset();
+  EXPECT_EQ(cluster.broadcasts_of_registered(), 0u);
+  EXPECT_EQ(cluster.left_over(), "");
 }
 
 TEST_P(NcclTransfer, AMemberThatNeverComesEndsTheWaitOfTheOthers) {
@@ -287,6 +331,11 @@ TEST(NcclTerms, DifferencesAreToldWithBothValues) {
   EXPECT_THAT(check(nccl_terms("2.28.9", 2, {{"NCCL_PROTO", "LL"}})),
               HasSubstr("uses up to 4 CTAs (checkpoints.nccl_max_ctas), this worker allows 2"));
   EXPECT_THAT(check({}), HasSubstr("the NCCL version is ''"));
+  HelloEnvironment older = nccl_terms("2.28.9", 4, {{"NCCL_PROTO", "LL"}});
+  std::erase_if(older, [](const auto& term) { return term.first == "nccl.slots"; });
+  EXPECT_THAT(check(older),
+              HasSubstr("nccl.slots is '' at the worker, 'registered' at the trainer"));
+  EXPECT_EQ(check_nccl_terms(older, trainer).message(), "");
 }
 
 TEST(NcclTerms, AWorkerRejectsABeginOfAnotherNccl) {

@@ -28,20 +28,5 @@ TEST(NcclVariables, AreThoseOfTheProcessSorted) {
   for (const char* name : {"NCCL_TEST_A", "NCCL_TEST_B", "NOT_NCCL_TEST"}) unsetenv(name);
 }
 
-TEST(NcclVariables, DebugOutputGoesToStandardErrorUnlessSomebodySaidWhere) {
-  unsetenv("NCCL_DEBUG");
-  unsetenv("NCCL_DEBUG_FILE");
-  keep_nccl_off_standard_output();
-  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "");
-  setenv("NCCL_DEBUG", "WARN", 1);
-  keep_nccl_off_standard_output();
-  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "/dev/stderr");
-  setenv("NCCL_DEBUG_FILE", "/tmp/nccl.log", 1);
-  keep_nccl_off_standard_output();
-  EXPECT_EQ(value_of("NCCL_DEBUG_FILE"), "/tmp/nccl.log");
-  unsetenv("NCCL_DEBUG");
-  unsetenv("NCCL_DEBUG_FILE");
-}
-
 }  // namespace
 }  // namespace warproll
