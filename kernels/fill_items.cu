@@ -1,10 +1,12 @@
 // quantise_items: grid num_quantise_ctas() of each item, block 256 threads (quantise_block.cuh). pack_items:
-// grid num_pack_ctas() of each item, block 256 threads (moe/pack_half_tile.cuh).
+// grid num_pack_ctas() of each item, block 256 threads (moe/pack_half_tile.cuh). pack_tiles: num_tile_ctas(), 256
+// threads (moe/pack_whole_tile.cuh).
 #include "kernels/fill_items.h"
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/item_of_cta.cuh"
 #include "kernels/moe/pack_half_tile.cuh"
+#include "kernels/moe/pack_whole_tile.cuh"
 #include "kernels/quantise_block.cuh"
 
 namespace warproll {
@@ -33,6 +35,14 @@ __global__ void __launch_bounds__(kPackWarps * 32)
   pack_half_tiles(rows, to, static_cast<int>(blockIdx.x - item.first_cta), item.scales);
 }
 
+__global__ void __launch_bounds__(kPackWarps * 32)
+    pack_tiles_kernel(const TileItem* items, int count) {
+  const TileItem& item = item_of_cta(items, count);
+  const WeightView low = item.rows, high = item.to.gate_up ? item.up : item.rows;
+  const TileTarget to = item.to;
+  pack_whole_tiles(low, high, to, static_cast<int>(blockIdx.x - item.first_cta));
+}
+
 dim3 grid_of(int64_t num_ctas) { return dim3(static_cast<unsigned>(num_ctas)); }
 
 }  // namespace
@@ -42,6 +52,14 @@ int64_t ctas_of(const QuantiseMxfp8Params& matrix) { return num_quantise_ctas(ma
 int64_t ctas_of(const PackItem& item) {
   return packs_nothing(item.to, item.scales) ? 0 : num_pack_ctas(item.rows, item.scales);
 }
+
+bool packs_whole_tiles(const WeightView& rows, const TileTarget& to) {
+  const int unit = to.gate_up ? 8 : kTileRows;
+  return to.first_row % unit == 0 && rows.rows % unit == 0 && reads_vectors(rows) &&
+         (rows.format != WeightFormat::kMxfp8 || reads_scale_words(rows));
+}
+
+int64_t ctas_of(const TileItem& item) { return num_tile_ctas(item.rows, item.to); }
 
 void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream) {
@@ -56,6 +74,13 @@ void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStre
   LaunchConfig config(grid_of(num_ctas), kPackWarps * 32, 0, stream);
   config.all_shared();
   config.run(pack_items_kernel, items, static_cast<int>(count));
+}
+
+void pack_tiles(const TileItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
+  if (num_ctas == 0) return;
+  LaunchConfig config(grid_of(num_ctas), kPackWarps * 32, 0, stream);
+  config.all_shared();
+  config.run(pack_tiles_kernel, items, static_cast<int>(count));
 }
 
 }  // namespace warproll

@@ -7,6 +7,7 @@
 //   digest_items    the digests from those sums
 //   quantise_items  matrices to MXFP8 (quantise.h)
 //   pack_items      rows to tiles (moe/pack.h), elements or scales
+//   pack_tiles      all rows of tiles, and their scales
 //
 // They run beside a decode step, whose kernels want an SM's whole shared memory: so they have none of it
 // but a few words, their CTAs are short, and an SM keeps its split of L1 for them. Only a digest is
@@ -56,6 +57,17 @@ struct PackItem {
 // 0: there is nothing to do.
 [[nodiscard]] int64_t ctas_of(const PackItem& item);
 
+// What pack_items needs up to four items for, with elements and (of FP8) scales in one; packs_whole_tiles()
+// says of which rows. Where it can be had it is the one to take: a half tile's bytes are 8 (or 4) of 16.
+struct TileItem {
+  WeightView rows;  // of a gate_up target: gate's, whose rows are those of `up` too
+  WeightView up;    // else not read
+  TileTarget to;    // of `rows`
+  int64_t first_cta = 0;
+};
+[[nodiscard]] bool packs_whole_tiles(const WeightView& rows, const TileTarget& to);
+[[nodiscard]] int64_t ctas_of(const TileItem& item);
+
 // The items, or `count` of them, in device memory; num_ctas: of all of them. A launch's first_cta ascend
 // from 0.
 void take_in_items(std::span<const TakeInItem> items, int64_t num_ctas, cudaStream_t stream);
@@ -63,5 +75,6 @@ void digest_items(std::span<const TakeInItem> items, cudaStream_t stream);
 void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream);
 void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);
+void pack_tiles(const TileItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);
 
 }  // namespace warproll

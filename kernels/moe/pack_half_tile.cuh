@@ -56,14 +56,36 @@ __device__ inline void transpose_quad(uint32_t (&words)[4], int lane) {
   }
 }
 
-// A lane's place in a block of FP8 or F16, from 16 bytes of its row and its neighbours' (`read`): two
-// blocks of FP8, or one.
+// A lane's words of a block of FP8 or F16, from 16 bytes of its row and its neighbours' (`read`): two
+// words each of two blocks of FP8, or of one of F16.
+__device__ __forceinline__ void fp8_words(uint4 read, int lane, uint32_t (&words)[4]) {
+  // A word: columns 2t, 2t + 1, 2t + 8 and 2t + 9 of the 16.
+  words[0] = __byte_perm(read.x, read.z, 0x5410);
+  words[1] = __byte_perm(read.x, read.z, 0x7632);
+  words[2] = __byte_perm(read.y, read.w, 0x5410);
+  words[3] = __byte_perm(read.y, read.w, 0x7632);
+  transpose_quad(words, lane);
+}
+
+__device__ __forceinline__ void f16_words(uint4 read, int lane, WeightFormat format, int exponent,
+                                          uint32_t (&words)[4]) {
+  words[0] = read.x;  // columns 2t and 2t + 1 of the eight
+  words[1] = read.y;
+  words[2] = read.z;
+  words[3] = read.w;
+  transpose_quad(words, lane);
+#pragma unroll
+  for (uint32_t& word : words) {
+    const uint32_t low = f16_of(format, static_cast<uint16_t>(word), exponent);
+    const uint32_t high = f16_of(format, static_cast<uint16_t>(word >> 16), exponent);
+    word = low | high << 16;
+  }
+}
+
 __device__ __forceinline__ void pack_fp8_vector(uint4 read, int lane, int half, std::byte* out,
                                                 int block_bytes) {
-  // A word: columns 2t, 2t + 1, 2t + 8 and 2t + 9 of the 16.
-  uint32_t words[4] = {__byte_perm(read.x, read.z, 0x5410), __byte_perm(read.x, read.z, 0x7632),
-                       __byte_perm(read.y, read.w, 0x5410), __byte_perm(read.y, read.w, 0x7632)};
-  transpose_quad(words, lane);
+  uint32_t words[4];
+  fp8_words(read, lane, words);
   std::byte* const to = out + lane * 16 + half * 8;
   *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
   *reinterpret_cast<uint2*>(to + block_bytes) = {words[2], words[3]};
@@ -71,14 +93,11 @@ __device__ __forceinline__ void pack_fp8_vector(uint4 read, int lane, int half, 
 
 __device__ __forceinline__ void pack_f16_vector(uint4 read, int lane, int half, WeightFormat format,
                                                 int exponent, std::byte* out) {
-  uint32_t words[4] = {read.x, read.y, read.z, read.w};  // columns 2t and 2t + 1 of the eight
-  transpose_quad(words, lane);
+  uint32_t words[4];
+  f16_words(read, lane, format, exponent, words);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t low = f16_of(format, static_cast<uint16_t>(words[i]), exponent);
-    const uint32_t high = f16_of(format, static_cast<uint16_t>(words[i] >> 16), exponent);
-    *reinterpret_cast<uint32_t*>(out + i / 2 * 512 + lane * 16 + i % 2 * 8 + half * 4) =
-        low | high << 16;
+    *reinterpret_cast<uint32_t*>(out + i / 2 * 512 + lane * 16 + i % 2 * 8 + half * 4) = words[i];
   }
 }
 

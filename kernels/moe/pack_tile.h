@@ -57,6 +57,7 @@ WARPROLL_HD uint16_t half_bits(float value) {
 }
 
 inline constexpr int32_t kLeastMxfp8Exponent = 8;
+inline constexpr int32_t kLeastBf16Exponent = 16;
 
 // The F32 exponent field (0 .. 255) that a row's largest magnitude has: of its values (BF16) or of
 // its block scales (MXFP8). Rows of tiny values count as 2^-111 (2^-119), which keeps every factor
@@ -64,7 +65,7 @@ inline constexpr int32_t kLeastMxfp8Exponent = 8;
 // sees of the row; the row's is the largest of all parts'.
 WARPROLL_HD int32_t row_exponent(const WeightView& w, int32_t matrix, int32_t row, int32_t part,
                                  int32_t parts) {
-  int32_t largest = w.format == WeightFormat::kMxfp8 ? kLeastMxfp8Exponent : 16;
+  int32_t largest = w.format == WeightFormat::kMxfp8 ? kLeastMxfp8Exponent : kLeastBf16Exponent;
   if (w.format == WeightFormat::kMxfp8) {
     const int32_t blocks = w.cols / kTileBlock;
     const auto* scales = reinterpret_cast<const uint8_t*>(w.scales) +

@@ -142,17 +142,44 @@ void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
 }
 
 void FillBatch::pack(const WeightView& rows, const TileTarget& to) {
-  if (rows.data != nullptr) add({rows, to, false});
-  if (rows.scales != nullptr) add({rows, to, true});
+  check_pack(rows, to);
+  packs_.push_back({rows, to});
 }
 
-void FillBatch::add(const PackItem& item) {
-  check_pack(item.rows, item.to);
+void FillBatch::Packs::add(const PackItem& item) {
   const int64_t ctas = ctas_of(item);
   if (ctas == 0) return;
-  packs_.push_back(item);
-  packs_.back().first_cta = pack_ctas_;
-  pack_ctas_ += ctas;
+  halves.push_back(item);
+  halves.back().first_cta = half_ctas;
+  half_ctas += ctas;
+}
+
+void FillBatch::Packs::add(const PackRequest& request) {
+  if (request.rows.data != nullptr) add(PackItem{request.rows, request.to, false});
+  if (request.rows.scales != nullptr) add(PackItem{request.rows, request.to, true});
+}
+
+void FillBatch::Packs::add(const WholeTiles& whole) {
+  const bool gate_up = whole.to.gate_up;
+  if (packs_whole_tiles(whole.rows, whole.to) &&
+      (!gate_up || packs_whole_tiles(whole.up, whole.to))) {
+    tiles.push_back({whole.rows, whole.up, whole.to, tile_ctas});
+    tile_ctas += ctas_of(tiles.back());
+    return;
+  }
+  add(PackRequest{whole.rows, whole.to});
+  if (!gate_up) return;
+  TileTarget to = whole.to;
+  to.first_row += to.tiles.num_tiles * 8;
+  add(PackRequest{whole.up, to});
+}
+
+FillBatch::Packs FillBatch::planned_packs() const {
+  Packs packs;
+  const JoinedTiles joined = join_tiles(packs_);
+  for (const WholeTiles& whole : joined.whole) packs.add(whole);
+  for (const PackRequest& request : joined.rest) packs.add(request);
+  return packs;
 }
 
 void FillBatch::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
@@ -164,8 +191,9 @@ size_t FillBatch::num_items() const {
 }
 
 void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
-  const uint64_t bytes =
-      bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) + bytes_of(packs_);
+  const Packs packs = planned_packs();
+  const uint64_t bytes = bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) +
+                         bytes_of(packs.tiles) + bytes_of(packs.halves);
   if (bytes > 0) {
     const ItemSlots::Lease slot = slots.take(bytes);
     Digester digester(slot->sums, stream);
@@ -175,7 +203,8 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     const TakeInItem* const on_sources = writer.add(sources);
     const QuantiseItem* const on_quantise = writer.add(quantise_);
     const TakeInItem* const on_quantised = writer.add(quantised);
-    const PackItem* const on_packs = writer.add(packs_);
+    const TileItem* const on_tiles = writer.add(packs.tiles);
+    const PackItem* const on_halves = writer.add(packs.halves);
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(slot->device.data(), slot->host.data(), writer.used(),
                                         cudaMemcpyHostToDevice, stream));
     digester.take_in(source_rounds, on_sources);
@@ -184,7 +213,8 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     for (const Copy& c : copies_) {
       WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
-    pack_items(on_packs, static_cast<int64_t>(packs_.size()), pack_ctas_, stream);
+    pack_tiles(on_tiles, static_cast<int64_t>(packs.tiles.size()), packs.tile_ctas, stream);
+    pack_items(on_halves, static_cast<int64_t>(packs.halves.size()), packs.half_ctas, stream);
     digester.digest();
     slot->used.record(stream);
   }

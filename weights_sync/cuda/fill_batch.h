@@ -17,6 +17,7 @@
 #include "kernels/cuda/event.h"
 #include "kernels/cuda/pinned_buffer.h"
 #include "kernels/fill_items.h"
+#include "weights_sync/whole_tiles.h"
 
 namespace warproll {
 
@@ -62,7 +63,8 @@ class FillBatch {
   void copy(std::byte* to, const std::byte* from, uint64_t bytes);
 
   [[nodiscard]] size_t num_items() const;
-  // In the order: sources, quantise, quantised, copies, packs. The batch is empty then.
+  // In the order: sources, quantise, quantised, copies, packs, whole tiles where they can be had
+  // (whole_tiles.h). The batch is empty then.
   void launch(ItemSlots& slots, cudaStream_t stream);
 
  private:
@@ -71,12 +73,20 @@ class FillBatch {
     const std::byte* from = nullptr;
     uint64_t bytes = 0;
   };
-  void add(const PackItem& item);
+  struct Packs {
+    std::vector<TileItem> tiles;
+    std::vector<PackItem> halves;
+    int64_t tile_ctas = 0, half_ctas = 0;
+    void add(const PackRequest& request);
+    void add(const PackItem& item);
+    void add(const WholeTiles& whole);
+  };
+  [[nodiscard]] Packs planned_packs() const;
 
   std::vector<QuantiseItem> quantise_;
   std::vector<Copy> copies_;
-  std::vector<PackItem> packs_;
-  int64_t quantise_ctas_ = 0, pack_ctas_ = 0;
+  std::vector<PackRequest> packs_;
+  int64_t quantise_ctas_ = 0;
 };
 
 }  // namespace warproll

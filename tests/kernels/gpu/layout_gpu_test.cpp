@@ -4,6 +4,7 @@
 #include <random>
 
 #include "gpu_support.h"
+#include "kernels/fill_items.h"
 #include "kernels/moe/pack.h"
 #include "kernels/quantise.h"
 
@@ -40,6 +41,69 @@ TEST(PackGpu, WritesTheBytesOfTheCpu) {
       want.resize(layer.experts.down_tiles.bytes());
       pack_down_cpu(down.view, want.data());
       EXPECT_EQ(from_device<std::byte>(layer.experts.down_tiles.data, want.size()), want) << "down";
+    }
+  }
+}
+
+// Items of one launch: all matrices at once, or one after the other; gate and up in two parts.
+std::vector<TileItem> tile_items(const WeightView& rows, const WeightView& up, TileTarget to,
+                                 bool apart) {
+  std::vector<TileItem> items;
+  const int32_t half = rows.rows / 2 / kTileRows * kTileRows;
+  const int32_t parts[] = {0, apart ? half : 0, rows.rows};
+  for (int32_t m = 0; m < (apart ? rows.num_matrices : 1); ++m) {
+    for (int i = 0; i < 2; ++i) {
+      const int32_t begin = parts[i], count = parts[i + 1] - begin;
+      if (count == 0) continue;
+      const auto part = [&](const WeightView& w) {
+        const WeightView all = w.data == nullptr ? w : w.slice_rows(begin, count);
+        return apart ? all.matrix(m) : all;
+      };
+      to.first_matrix = m;
+      to.first_row = begin;
+      items.push_back({part(rows), part(up), to});
+    }
+  }
+  return items;
+}
+
+void run_pack_tiles(std::vector<TileItem> items) {
+  int64_t ctas = 0;
+  for (TileItem& item : items) {
+    check_pack(item.rows, item.to);
+    ASSERT_TRUE(packs_whole_tiles(item.rows, item.to));
+    item.first_cta = ctas;
+    ctas += ctas_of(item);
+  }
+  const DeviceBuffer<TileItem> on_device(items);
+  pack_tiles(on_device.data(), static_cast<int64_t>(items.size()), ctas, nullptr);
+  WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+TEST(PackTilesGpu, WritesTheBytesOfTheCpu) {
+  SKIP_WITHOUT_GPU();
+  for (const ExpertShape& shape :
+       {ExpertShape{2048, 768, 3, 2}, {128, 256, 5, 2}, {2048, 1536, 2, 2}, {256, 128, 3, 2}}) {
+    for (const WeightFormat format :
+         {WeightFormat::kBf16, WeightFormat::kMxfp8, WeightFormat::kFp8Block}) {
+      for (const bool apart : {false, true}) {
+        const Layer layer(shape, format, 22);
+        const HostWeights gate(layer.experts.gate), up(layer.experts.up), down(layer.experts.down);
+        std::vector<std::byte> want(layer.experts.gate_up_tiles.bytes());
+        pack_gate_up_cpu(gate.view, up.view, want.data());
+        DeviceBuffer<std::byte> out(std::vector<std::byte>(want.size(), std::byte{0xcd}));
+        run_pack_tiles(tile_items(
+            layer.experts.gate, layer.experts.up,
+            {.tiles = layer.experts.gate_up_tiles, .out = out.data(), .gate_up = true}, apart));
+        EXPECT_EQ(out.to_host(), want) << "gate_up " << static_cast<int>(format) << apart;
+
+        want.resize(layer.experts.down_tiles.bytes());
+        pack_down_cpu(down.view, want.data());
+        out = DeviceBuffer<std::byte>(std::vector<std::byte>(want.size(), std::byte{0xcd}));
+        run_pack_tiles(tile_items(layer.experts.down, {},
+                                  {.tiles = layer.experts.down_tiles, .out = out.data()}, apart));
+        EXPECT_EQ(out.to_host(), want) << "down " << static_cast<int>(format) << apart;
+      }
     }
   }
 }
