@@ -15,7 +15,9 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 
 // The two halves of a barrier among all threads of a cluster. Between them other work may be done. It
-// orders no memory but what fence_mbarrier_init() did: for "the barriers stand" and "nobody leaves yet".
+// orders no memory but what fence_mbarrier_init() did: for "the barriers stand". Not for "nobody leaves yet":
+// what was sent to another CTA before may still be under way behind it, and a store or an arrival
+// that finds its CTA gone ends the process (docs/decisions.md 93).
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

@@ -113,11 +113,11 @@ __device__ __forceinline__ void pack_tile_scales(const WeightView& low, const We
     const bool is_high = row % kTileRows >= 8;
     int exponent = 0;
     if (low.format == WeightFormat::kMxfp8) {
-      const std::byte* const scales =
-          is_high ? scales_of(high, place.matrix, place.high_row + row % 8)
-                  : scales_of(low, place.matrix, place.low_row + row % 8);
-      exponent = row_exponent_of_quad(reinterpret_cast<const uint32_t*>(scales), blocks / 4,
-                                      thread % 4);
+      const std::byte* const scales = is_high
+                                          ? scales_of(high, place.matrix, place.high_row + row % 8)
+                                          : scales_of(low, place.matrix, place.low_row + row % 8);
+      exponent =
+          row_exponent_of_quad(reinterpret_cast<const uint32_t*>(scales), blocks / 4, thread % 4);
     }
     if (thread % 4 == 0) exponents[row] = exponent;
   }
@@ -156,15 +156,14 @@ __device__ __forceinline__ void find_exponents(const WeightView& low, const Weig
   if (thread < kTileRows) exponents[thread] = kLeastBf16Exponent;
   __syncthreads();
   uint32_t largest[2] = {0, 0};
-  for_each_vector(low, high, to, tile, tile + 1, 2,
-                  [&](int, uint4 a, uint4 b, const TilePlace&) {
-                    const auto fields = [](uint4 v) {
-                      return __vmaxu2(__vmaxu2(v.x & kFields, v.y & kFields),
-                                      __vmaxu2(v.z & kFields, v.w & kFields));
-                    };
-                    largest[0] = __vmaxu2(largest[0], fields(a));
-                    largest[1] = __vmaxu2(largest[1], fields(b));
-                  });
+  for_each_vector(low, high, to, tile, tile + 1, 2, [&](int, uint4 a, uint4 b, const TilePlace&) {
+    const auto fields = [](uint4 v) {
+      return __vmaxu2(__vmaxu2(v.x & kFields, v.y & kFields),
+                      __vmaxu2(v.z & kFields, v.w & kFields));
+    };
+    largest[0] = __vmaxu2(largest[0], fields(a));
+    largest[1] = __vmaxu2(largest[1], fields(b));
+  });
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t mine = largest[half];

@@ -42,10 +42,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       Finisher<S>(p, shared, warp - S::kLoadWarp - 1).run();
     }
   }
-  if constexpr (S::kSplit > 1) {  // no CTA leaves while the other writes to it
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
-  }
 }
 
 inline constexpr int kManyTiles = 1024;

@@ -8,11 +8,17 @@ namespace warproll::stream_linear_detail {
 // Adds the chains of every tile in order and stores the outputs, a token tile at a time: a lane has
 // four rows of one token. In a cluster a CTA has the sums of its part of the columns. An equal share of
 // a group's token tiles is its own; it sends its sums of the others to their CTAs, and adds what comes.
+// All that is sent to a CTA, sums and arrivals, is waited for there: so it is there when they come, and
+// needs no barrier at the end.
 template <class S>
 class Finisher {
  public:
   __device__ Finisher(const Params& p, const Shared<S>& shared, int finisher)
-      : p_(p), shared_(shared), finisher_(finisher) {}
+      : p_(p),
+        shared_(shared),
+        finisher_(finisher),
+        to_complete_(p.num_groups *
+                     ((p.weight.num_tiles - worker<S>() + workers<S>() - 1) / workers<S>())) {}
 
   __device__ __forceinline__ void run() {
     for (int group = 0; group < p_.num_groups; ++group) {
@@ -123,9 +129,11 @@ class Finisher {
       kept_[i] = add(parts[0], parts[1 % S::kSplit]);
       if constexpr (S::kSplit == 4) kept_[i] = add(kept_[i], add(parts[2], parts[3]));
     }
-    release_to_cluster(S::kSplit, [&](int lane) {
-      return ptx::address_in_cluster(shared_.may_send(receive_.index), rank_ ^ lane);
-    });
+    if (--to_complete_ >= kSlots) {  // else nobody waits for it, and they may have left
+      release_to_cluster(S::kSplit, [&](int lane) {
+        return ptx::address_in_cluster(shared_.may_send(receive_.index), rank_ ^ lane);
+      });
+    }
     receive_.advance();
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) store(kept_tile_, i, kept_[i], kept_scales_);
@@ -166,6 +174,7 @@ class Finisher {
   float4 kept_[kOwn];
   uint2 kept_scales_ = {};
   int kept_tile_ = -1;
+  int to_complete_;  // tiles, of all groups
 };
 
 }  // namespace warproll::stream_linear_detail

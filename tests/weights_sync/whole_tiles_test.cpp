@@ -85,13 +85,12 @@ TEST(WholeTiles, WhatLacksATensorStaysAsItCame) {
 
 TEST(WholeTiles, SixteenBitElementsNeedNoScalesAndDownNoOtherTensor) {
   constexpr auto kFormat = WeightFormat::kBf16;
-  EXPECT_EQ(join_tiles(std::vector<PackRequest>{{rows_of(kFormat, 64, place(0)),
-                                                 target(false, 0, 0)}})
-                .whole.size(),
-            1u);
-  const std::vector<PackRequest> gate_up = {
-      {rows_of(kFormat, 32, place(0)), target(true, 0, 0)},
-      {rows_of(kFormat, 32, place(1)), target(true, 0, 32)}};
+  EXPECT_EQ(
+      join_tiles(std::vector<PackRequest>{{rows_of(kFormat, 64, place(0)), target(false, 0, 0)}})
+          .whole.size(),
+      1u);
+  const std::vector<PackRequest> gate_up = {{rows_of(kFormat, 32, place(0)), target(true, 0, 0)},
+                                            {rows_of(kFormat, 32, place(1)), target(true, 0, 32)}};
   EXPECT_EQ(join_tiles(gate_up).whole.size(), 1u);
 }
 
