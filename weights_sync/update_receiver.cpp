@@ -132,8 +132,9 @@ void UpdateReceiver::Impl::begin_check(const UpdateBegin& begin) {
   working_on = begin.id;
   cancellation = std::make_shared<Cancellation>();
   enqueue([this, begin] {
-    report([id = begin.id, status = work.check(begin)](UpdateStateMachine& to, int64_t) {
-      return to.on_checked(id, status);
+    const Status checked = attempt([&] { return work.check(begin); });
+    report([id = begin.id, checked](UpdateStateMachine& to, int64_t) {
+      return to.on_checked(id, checked);
     });
   });
 }
@@ -144,54 +145,63 @@ void UpdateReceiver::Impl::discard(const UpdateId& id) {
 }
 
 void UpdateReceiver::Impl::perform(const UpdateAction& action) {
-  std::visit(
-      Overloaded{[this](const SendMessage& to_send) { send(to_send.message); },
-                 [this](const CheckManifest& check) { begin_check(check.begin); },
-                 [this](const AcquireStandby& acquire) {
-                   enqueue([this, id = acquire.id] {
-                     report([id, answer = work.acquire(id)](UpdateStateMachine& to, int64_t now) {
-                       return to.on_standby(id, answer, now);
-                     });
-                   });
-                 },
-                 [this](const ReceiveWeights& receive) {
-                   enqueue([this, start = receive.start, by = time_of(receive.deadline_ms),
-                            token = cancellation] {
-                     report([id = start.id, status = work.receive(start, by, *token)](
-                                UpdateStateMachine& to, int64_t) {
-                       return to.on_received(id, status);
-                     });
-                   });
-                 },
-                 [this](const VerifyWeights& verify) {
-                   enqueue([this, id = verify.id] {
-                     report([id, verified = work.verify(id)](UpdateStateMachine& to, int64_t) {
-                       return to.on_verified(id, verified);
-                     });
-                   });
-                 },
-                 [this](const InstallWeights& install) {
-                   enqueue([this, id = install.id] {
-                     report([id, installed = work.install(id)](UpdateStateMachine& to, int64_t) {
-                       return to.on_installed(id, installed);
-                     });
-                   });
-                 },
-                 [this](const RollBack& roll_back) {
-                   enqueue([this, id = roll_back.id] {
-                     report([id, installed = work.roll_back()](UpdateStateMachine& to, int64_t) {
-                       return to.on_installed(id, installed);
-                     });
-                   });
-                 },
-                 [this](const DiscardUpdate& discarded) { discard(discarded.id); },
-                 [this](const PinFallback& fallback) {
-                   if (options.pin_fallback) options.pin_fallback(fallback.weight_version);
-                 },
-                 [this](const RaiseAlarm& alarm) {
-                   if (options.alarm) options.alarm(alarm.text);
-                 }},
-      action);
+  std::visit(Overloaded{[this](const SendMessage& to_send) { send(to_send.message); },
+                        [this](const CheckManifest& check) { begin_check(check.begin); },
+                        [this](const AcquireStandby& acquire) {
+                          enqueue([this, id = acquire.id] {
+                            StandbyAnswer answer;
+                            const Status tried = attempt([&] {
+                              answer = work.acquire(id);
+                              return ok_status();
+                            });
+                            if (!tried.ok()) answer.failure = tried;
+                            report([id, answer](UpdateStateMachine& to, int64_t now) {
+                              return to.on_standby(id, answer, now);
+                            });
+                          });
+                        },
+                        [this](const ReceiveWeights& receive) {
+                          enqueue([this, start = receive.start, by = time_of(receive.deadline_ms),
+                                   token = cancellation] {
+                            const Status received =
+                                attempt([&] { return work.receive(start, by, *token); });
+                            report([id = start.id, received](UpdateStateMachine& to, int64_t) {
+                              return to.on_received(id, received);
+                            });
+                          });
+                        },
+                        [this](const VerifyWeights& verify) {
+                          enqueue([this, id = verify.id] {
+                            const auto verified = attempt([&] { return work.verify(id); });
+                            report([id, verified](UpdateStateMachine& to, int64_t) {
+                              return to.on_verified(id, verified);
+                            });
+                          });
+                        },
+                        [this](const InstallWeights& install) {
+                          enqueue([this, id = install.id] {
+                            const auto installed = attempt([&] { return work.install(id); });
+                            report([id, installed](UpdateStateMachine& to, int64_t) {
+                              return to.on_installed(id, installed);
+                            });
+                          });
+                        },
+                        [this](const RollBack& roll_back) {
+                          enqueue([this, id = roll_back.id] {
+                            const auto installed = attempt([&] { return work.roll_back(); });
+                            report([id, installed](UpdateStateMachine& to, int64_t) {
+                              return to.on_installed(id, installed);
+                            });
+                          });
+                        },
+                        [this](const DiscardUpdate& discarded) { discard(discarded.id); },
+                        [this](const PinFallback& fallback) {
+                          if (options.pin_fallback) options.pin_fallback(fallback.weight_version);
+                        },
+                        [this](const RaiseAlarm& alarm) {
+                          if (options.alarm) options.alarm(alarm.text);
+                        }},
+             action);
 }
 
 UpdateReceiver::UpdateReceiver(UpdateReceiverOptions options)

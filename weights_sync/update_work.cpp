@@ -104,8 +104,9 @@ Status UpdateWork::receive(const UpdateStart& start, Clock::time_point deadline,
       return staging.write_device(offset, bytes, stream);
     };
   }
-  const Status status =
-      current_->transport->receive(request, staging.manifest(), sink, cancellation);
+  const Status status = attempt([&] {
+    return current_->transport->receive(request, staging.manifest(), sink, cancellation);
+  });
   receiving_version_ = 0;
   current_->received_bytes = received_bytes_;
   current_->receive_ms = static_cast<uint32_t>(

@@ -1,11 +1,13 @@
 // UpdateWork: what an update needs done on real memory and transports, one step at a time, in the
 // order the protocol core asks for it. Private to UpdateReceiver.
-// Thread: all steps on the work thread; progress() from any.
+// Thread: all steps on the work thread; progress() from any. Errors: a Status; what is thrown beneath them
+// passes through, but for receive().
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +16,17 @@
 #include "weights_sync/update_receiver.h"
 
 namespace warproll {
+
+// What `work` returns, a Status or a Result. What it throws (a fault of the GPU, no memory) as a Status: it
+// fails the update; whether the worker can go on is for its engine to say.
+template <class Work>
+auto attempt(const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    return internal_error(std::string("a fault of this worker: ") + error.what());
+  }
+}
 
 class UpdateWork {
  public:

@@ -23,6 +23,10 @@ class CudaEvent {
   }
 
   void record(cudaStream_t stream) const { WARPROLL_CUDA_CHECK(cudaEventRecord(event_, stream)); }
+  // false: the GPU has a fault, which the next call throws.
+  [[nodiscard]] bool try_record(cudaStream_t stream) const noexcept {
+    return cudaEventRecord(event_, stream) == cudaSuccess;
+  }
   // `stream` goes on once what was recorded last has ended; at once if nothing was.
   void hold(cudaStream_t stream) const {
     WARPROLL_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,6 +38,7 @@ class SteppedTransport final : public BroadcastTransport {
       const uint64_t half = bytes.size() / 2;
       for (const uint64_t from : {uint64_t{0}, half}) {
         if (!wait_at(cancellation)) return aborted("cancelled");
+        if (parts_ == throw_at_) throw std::runtime_error("unspecified launch failure");
         const uint64_t length = from == 0 ? half : bytes.size() - half;
         WARPROLL_TRY(
             sink(manifest.stream_offset(manifest.entries[i]) + from, bytes.subspan(from, length)));
@@ -48,6 +50,8 @@ class SteppedTransport final : public BroadcastTransport {
   // Stops before part `part` until it is cancelled or released.
   void stop_at(int part) { stop_at_ = part; }
   void release() { stop_at_ = -1; }
+  // As CUDA's faults do; -1: not.
+  void throw_at(int part) { throw_at_ = part; }
   [[nodiscard]] bool stopped() const { return stopped_; }
 
   // What the next receive brings; an aborted one may still be on its way out.
@@ -74,6 +78,7 @@ class SteppedTransport final : public BroadcastTransport {
   std::shared_ptr<const Checkpoint> checkpoint_;
   std::atomic<int> parts_{0};
   std::atomic<int> stop_at_{-1};
+  std::atomic<int> throw_at_{-1};
   std::atomic<bool> stopped_{false};
 };
 

@@ -100,6 +100,39 @@ TEST_F(Receiver, TheDeadlineEndsATransferThatStandsStill) {
   EXPECT_EQ(update_to(v2), cold_layout_digest(2));
 }
 
+TEST_F(Receiver, AFaultThatIsThrownFailsTheUpdateAndNotTheProcess) {
+  start();
+  for (const int part : {0, 3}) {
+    transport.throw_at(part);
+    const UpdateId id = begin(v2);
+    ASSERT_TRUE(next<UpdateAccept>());
+    receiver->handle(UpdateStart{id, {}, ""});
+    const auto failed = next<UpdateFailed>();
+    ASSERT_TRUE(failed);
+    EXPECT_THAT(failed->reason, HasSubstr("a fault of this worker: unspecified launch failure"));
+    EXPECT_EQ(receiver->weight_status().serving_version, 1u);
+    EXPECT_EQ(receiver->progress().weight_version, 0u);
+  }
+  transport.throw_at(-1);
+  EXPECT_EQ(update_to(v2), cold_layout_digest(2));
+}
+
+TEST_F(Receiver, AFaultThatIsThrownWhileInstallingLeavesTheOldVersion) {
+  options.install = [](const StagedWeightsPtr&) -> Result<InstallReport> {
+    throw std::runtime_error("unspecified launch failure");
+  };
+  start();
+  const UpdateId id = begin(v2);
+  ASSERT_TRUE(next<UpdateAccept>());
+  receiver->handle(UpdateStart{id, {}, ""});
+  ASSERT_TRUE(next<UpdateReady>());
+  receiver->handle(UpdateCommit{id});
+  const auto failed = next<UpdateFailed>();
+  ASSERT_TRUE(failed);
+  EXPECT_THAT(failed->reason, HasSubstr("unspecified launch failure"));
+  EXPECT_EQ(receiver->weight_status().serving_version, 1u);
+}
+
 TEST_F(Receiver, DestroyingItEndsATransferThatStandsStill) {
   start();
   transport.stop_at(3);

@@ -46,9 +46,9 @@ Result<BufferPool::Buffer*> BufferPool::take(uint64_t bytes, cudaStream_t stream
   return buffer;
 }
 
-void BufferPool::give(Buffer* buffer, cudaStream_t stream) {
+void BufferPool::give(Buffer* buffer, cudaStream_t stream) noexcept {
   const std::lock_guard lock(mutex_);
-  buffer->last_use.record(stream);
+  if (!buffer->last_use.try_record(stream)) return;
   free_[buffer->memory.size()].push_back(buffer);
 }
 

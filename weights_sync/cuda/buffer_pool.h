@@ -29,8 +29,9 @@ class BufferPool {
   // At least `bytes`; what is enqueued on `stream` from here on may use it. kResourceExhausted: the
   // device is out of memory.
   Result<Buffer*> take(uint64_t bytes, cudaStream_t stream);
-  // What is enqueued on `stream` so far is the last use.
-  void give(Buffer* buffer, cudaStream_t stream);
+  // What is enqueued on `stream` so far is the last use. Where the GPU has a fault nobody gets it again:
+  // destructors call this.
+  void give(Buffer* buffer, cudaStream_t stream) noexcept;
 
  private:
   const uint64_t budget_bytes_;
