@@ -199,9 +199,9 @@ void Engine::run() {
       installs_.clear();
       releases_.clear();
     }
-    fail("it is being stopped");
+    fail(failed_precondition("it is being stopped"));
   } catch (const std::exception& error) {
-    fail(error.what());
+    fail(internal_error(error.what()));
   }
 }
 
@@ -244,8 +244,8 @@ void Engine::publish_stats() {
 }
 
 // The core may be in any state here: it is not touched any more.
-void Engine::fail(const std::string& reason) {
-  const Status failure = failed_precondition("engine: " + reason);
+void Engine::fail(const Status& why) {
+  const Status failure = why.with_context("engine");
   std::vector<uint64_t> lost;
   {
     const std::lock_guard lock(mutex_);
@@ -260,7 +260,7 @@ void Engine::fail(const std::string& reason) {
     sample.request_id = request_id;
     sample.finish_reason = FinishReason::kError;
     sample.error_type = kEngineFailure;
-    sample.error_message = reason;
+    sample.error_message = why.message();
     deliver(std::move(sample));
   }
   for (const auto& install : installs_) install->promise.set_value(failure);

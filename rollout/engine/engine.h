@@ -5,8 +5,8 @@
 // Back-pressure: a request counts from submit() until its sample was polled; at
 // max_queued_requests of them submit() says kUnavailable. So both queues always have room.
 // Errors: an exception inside a step (a broken invariant, no memory) ends the engine: every
-// outstanding sample ends as kError "engine_failure" without its tokens, failure() says why, and
-// submit() refuses.
+// outstanding sample ends as kError "engine_failure" without its tokens, failure() says why
+// (kInternal), and submit() refuses with that.
 // Lifetime: the destructor stops the thread after the current step; samples not polled are gone.
 // Thread: every method from any thread.
 #pragma once
@@ -83,7 +83,7 @@ class Engine : public TokenGenerator {
   bool step();
   void deliver(GeneratedSample sample);
   void publish_stats();
-  void fail(const std::string& reason);
+  void fail(const Status& why);
 
   const size_t max_outstanding_;
   BoundedQueue<Command> commands_;
