@@ -20,6 +20,12 @@ constexpr size_t kJobCapacity = 1024;
 constexpr size_t kBusyJobs = 256;
 constexpr auto kIdleWait = std::chrono::seconds(3600);
 
+auto installed(const UpdateId& id) {
+  return [id](UpdateStateMachine& to, const Result<InstallReport>& report, int64_t) {
+    return to.on_installed(id, report);
+  };
+}
+
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch())
       .count();
@@ -70,6 +76,9 @@ struct UpdateReceiver::Impl {
   void discard(const UpdateId& id);
   void enqueue(Job job);
   void report(Event event);  // work thread: a job's result
+  // On the work thread; then tell(machine, what it returned or threw, now).
+  template <class Step, class Tell>
+  void work_on(Step step, Tell tell);
   void publish_status();
 };
 
@@ -105,6 +114,15 @@ void UpdateReceiver::Impl::report(Event event) {
   while (result == QueueResult::kTimeout) result = events.push(event, Clock::now() + kIdleWait);
 }
 
+template <class Step, class Tell>
+void UpdateReceiver::Impl::work_on(Step step, Tell tell) {
+  enqueue([this, step = std::move(step), tell = std::move(tell)] {
+    report([tell, result = attempt(step)](UpdateStateMachine& to, int64_t now) {
+      return tell(to, result, now);
+    });
+  });
+}
+
 void UpdateReceiver::Impl::publish_status() {
   const std::lock_guard lock(mutex);
   status = machine->weight_status();
@@ -131,12 +149,10 @@ void UpdateReceiver::Impl::send(const Message& message) {
 void UpdateReceiver::Impl::begin_check(const UpdateBegin& begin) {
   working_on = begin.id;
   cancellation = std::make_shared<Cancellation>();
-  enqueue([this, begin] {
-    const Status checked = attempt([&] { return work.check(begin); });
-    report([id = begin.id, checked](UpdateStateMachine& to, int64_t) {
-      return to.on_checked(id, checked);
-    });
-  });
+  work_on([this, begin] { return work.check(begin); },
+          [id = begin.id](UpdateStateMachine& to, const Status& checked, int64_t) {
+            return to.on_checked(id, checked);
+          });
 }
 
 void UpdateReceiver::Impl::discard(const UpdateId& id) {
@@ -145,63 +161,45 @@ void UpdateReceiver::Impl::discard(const UpdateId& id) {
 }
 
 void UpdateReceiver::Impl::perform(const UpdateAction& action) {
-  std::visit(Overloaded{[this](const SendMessage& to_send) { send(to_send.message); },
-                        [this](const CheckManifest& check) { begin_check(check.begin); },
-                        [this](const AcquireStandby& acquire) {
-                          enqueue([this, id = acquire.id] {
-                            StandbyAnswer answer;
-                            const Status tried = attempt([&] {
-                              answer = work.acquire(id);
-                              return ok_status();
-                            });
-                            if (!tried.ok()) answer.failure = tried;
-                            report([id, answer](UpdateStateMachine& to, int64_t now) {
-                              return to.on_standby(id, answer, now);
-                            });
-                          });
-                        },
-                        [this](const ReceiveWeights& receive) {
-                          enqueue([this, start = receive.start, by = time_of(receive.deadline_ms),
-                                   token = cancellation] {
-                            const Status received =
-                                attempt([&] { return work.receive(start, by, *token); });
-                            report([id = start.id, received](UpdateStateMachine& to, int64_t) {
-                              return to.on_received(id, received);
-                            });
-                          });
-                        },
-                        [this](const VerifyWeights& verify) {
-                          enqueue([this, id = verify.id] {
-                            const auto verified = attempt([&] { return work.verify(id); });
-                            report([id, verified](UpdateStateMachine& to, int64_t) {
-                              return to.on_verified(id, verified);
-                            });
-                          });
-                        },
-                        [this](const InstallWeights& install) {
-                          enqueue([this, id = install.id] {
-                            const auto installed = attempt([&] { return work.install(id); });
-                            report([id, installed](UpdateStateMachine& to, int64_t) {
-                              return to.on_installed(id, installed);
-                            });
-                          });
-                        },
-                        [this](const RollBack& roll_back) {
-                          enqueue([this, id = roll_back.id] {
-                            const auto installed = attempt([&] { return work.roll_back(); });
-                            report([id, installed](UpdateStateMachine& to, int64_t) {
-                              return to.on_installed(id, installed);
-                            });
-                          });
-                        },
-                        [this](const DiscardUpdate& discarded) { discard(discarded.id); },
-                        [this](const PinFallback& fallback) {
-                          if (options.pin_fallback) options.pin_fallback(fallback.weight_version);
-                        },
-                        [this](const RaiseAlarm& alarm) {
-                          if (options.alarm) options.alarm(alarm.text);
-                        }},
-             action);
+  std::visit(
+      Overloaded{
+          [this](const SendMessage& to_send) { send(to_send.message); },
+          [this](const CheckManifest& check) { begin_check(check.begin); },
+          [this](const AcquireStandby& acquire) {
+            work_on([this, id = acquire.id]() -> Result<StandbyAnswer> { return work.acquire(id); },
+                    [id = acquire.id](UpdateStateMachine& to, const Result<StandbyAnswer>& answer,
+                                      int64_t now) {
+                      return to.on_standby(
+                          id, answer.ok() ? *answer : StandbyAnswer{.failure = answer.status()},
+                          now);
+                    });
+          },
+          [this](const ReceiveWeights& receive) {
+            work_on([this, start = receive.start, by = time_of(receive.deadline_ms),
+                     token = cancellation] { return work.receive(start, by, *token); },
+                    [id = receive.start.id](UpdateStateMachine& to, const Status& received,
+                                            int64_t) { return to.on_received(id, received); });
+          },
+          [this](const VerifyWeights& verify) {
+            work_on(
+                [this, id = verify.id] { return work.verify(id); },
+                [id = verify.id](UpdateStateMachine& to, const Result<VerifiedWeights>& verified,
+                                 int64_t) { return to.on_verified(id, verified); });
+          },
+          [this](const InstallWeights& install) {
+            work_on([this, id = install.id] { return work.install(id); }, installed(install.id));
+          },
+          [this](const RollBack& roll_back) {
+            work_on([this] { return work.roll_back(); }, installed(roll_back.id));
+          },
+          [this](const DiscardUpdate& discarded) { discard(discarded.id); },
+          [this](const PinFallback& fallback) {
+            if (options.pin_fallback) options.pin_fallback(fallback.weight_version);
+          },
+          [this](const RaiseAlarm& alarm) {
+            if (options.alarm) options.alarm(alarm.text);
+          }},
+      action);
 }
 
 UpdateReceiver::UpdateReceiver(UpdateReceiverOptions options)

@@ -157,6 +157,19 @@ class Receiver : public testing::Test {
     return ready->layout_digest;
   }
 
+  // Why an update to v2 fails: before it is ready, or when it is committed.
+  std::string failure_of_update(bool is_committed = false) {
+    const UpdateId id = begin(v2);
+    if (!next<UpdateAccept>()) return {};
+    receiver->handle(UpdateStart{id, {}, ""});
+    if (is_committed) {
+      if (!next<UpdateReady>()) return {};
+      receiver->handle(UpdateCommit{id});
+    }
+    const auto failed = next<UpdateFailed>();
+    return failed ? failed->reason : "";
+  }
+
   SteppedTransport transport;
   OfferedCheckpoint v2 = arith(2, 2);
   UpdateReceiverOptions options;

@@ -104,12 +104,8 @@ TEST_F(Receiver, AFaultThatIsThrownFailsTheUpdateAndNotTheProcess) {
   start();
   for (const int part : {0, 3}) {
     transport.throw_at(part);
-    const UpdateId id = begin(v2);
-    ASSERT_TRUE(next<UpdateAccept>());
-    receiver->handle(UpdateStart{id, {}, ""});
-    const auto failed = next<UpdateFailed>();
-    ASSERT_TRUE(failed);
-    EXPECT_THAT(failed->reason, HasSubstr("a fault of this worker: unspecified launch failure"));
+    EXPECT_THAT(failure_of_update(),
+                HasSubstr("a fault of this worker: unspecified launch failure"));
     EXPECT_EQ(receiver->weight_status().serving_version, 1u);
     EXPECT_EQ(receiver->progress().weight_version, 0u);
   }
@@ -122,14 +118,7 @@ TEST_F(Receiver, AFaultThatIsThrownWhileInstallingLeavesTheOldVersion) {
     throw std::runtime_error("unspecified launch failure");
   };
   start();
-  const UpdateId id = begin(v2);
-  ASSERT_TRUE(next<UpdateAccept>());
-  receiver->handle(UpdateStart{id, {}, ""});
-  ASSERT_TRUE(next<UpdateReady>());
-  receiver->handle(UpdateCommit{id});
-  const auto failed = next<UpdateFailed>();
-  ASSERT_TRUE(failed);
-  EXPECT_THAT(failed->reason, HasSubstr("unspecified launch failure"));
+  EXPECT_THAT(failure_of_update(/*is_committed=*/true), HasSubstr("unspecified launch failure"));
   EXPECT_EQ(receiver->weight_status().serving_version, 1u);
 }
 
@@ -177,14 +166,7 @@ TEST_F(Receiver, PinsAreToldToLetGoAfterPinMax) {
 TEST_F(Receiver, AnEngineThatRefusesTheInstallGoesOnWithTheOldVersion) {
   start();
   install_error = "the engine is stopping";
-  const UpdateId id = begin(v2);
-  ASSERT_TRUE(next<UpdateAccept>());
-  receiver->handle(UpdateStart{id, {}, ""});
-  ASSERT_TRUE(next<UpdateReady>());
-  receiver->handle(UpdateCommit{id});
-  const auto failed = next<UpdateFailed>();
-  ASSERT_TRUE(failed);
-  EXPECT_THAT(failed->reason, HasSubstr("the engine is stopping"));
+  EXPECT_THAT(failure_of_update(/*is_committed=*/true), HasSubstr("the engine is stopping"));
   EXPECT_EQ(receiver->weight_status().serving_version, 1u);
   install_error.clear();
   EXPECT_EQ(update_to(arith(3, 3)), cold_layout_digest(3));

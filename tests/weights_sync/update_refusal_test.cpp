@@ -16,12 +16,7 @@ using testing::HasSubstr;
 TEST_F(Receiver, OtherBytesThanTheManifestNamesFailWithTheTensor) {
   start();
   transport.bring(arith(3, 2).checkpoint);
-  const UpdateId id = begin(v2);
-  ASSERT_TRUE(next<UpdateAccept>());
-  receiver->handle(UpdateStart{id, {}, ""});
-  const auto failed = next<UpdateFailed>();
-  ASSERT_TRUE(failed);
-  EXPECT_THAT(failed->reason, HasSubstr("tensor '"));
+  EXPECT_THAT(failure_of_update(), HasSubstr("tensor '"));
   EXPECT_EQ(receiver->weight_status().serving_version, 1u);
   EXPECT_THAT(receiver->stats().last_failure, HasSubstr("tensor '"));
   EXPECT_EQ(update_to(v2), cold_layout_digest(2));
