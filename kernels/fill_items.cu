@@ -43,18 +43,25 @@ __global__ void __launch_bounds__(kPackWarps * 32)
   pack_whole_tiles(low, high, to, static_cast<int>(blockIdx.x - item.first_cta));
 }
 
-dim3 grid_of(int64_t num_ctas) { return dim3(static_cast<unsigned>(num_ctas)); }
+template <class Item>
+void launch(void (*kernel)(const Item*, int), int threads, const Item* items, int64_t count,
+            int64_t num_ctas, cudaStream_t stream) {
+  if (num_ctas == 0) return;
+  LaunchConfig config(dim3(static_cast<unsigned>(num_ctas)), threads, 0, stream);
+  config.all_shared();
+  config.run(kernel, items, static_cast<int>(count));
+}
 
 }  // namespace
 
-int64_t ctas_of(const QuantiseMxfp8Params& matrix) { return num_quantise_ctas(matrix); }
+int64_t ctas_of(const QuantiseItem& item) { return num_quantise_ctas(item.matrix); }
 
 int64_t ctas_of(const PackItem& item) {
   return packs_nothing(item.to, item.scales) ? 0 : num_pack_ctas(item.rows, item.scales);
 }
 
 bool packs_whole_tiles(const WeightView& rows, const TileTarget& to) {
-  const int unit = to.gate_up ? 8 : kTileRows;
+  const int unit = rows_of_tile(to);
   return to.first_row % unit == 0 && rows.rows % unit == 0 && reads_vectors(rows) &&
          (rows.format != WeightFormat::kMxfp8 || reads_scale_words(rows));
 }
@@ -63,24 +70,15 @@ int64_t ctas_of(const TileItem& item) { return num_tile_ctas(item.rows, item.to)
 
 void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
                     cudaStream_t stream) {
-  if (num_ctas == 0) return;
-  LaunchConfig config(grid_of(num_ctas), kQuantiseThreads, 0, stream);
-  config.all_shared();
-  config.run(quantise_items_kernel, items, static_cast<int>(count));
+  launch(quantise_items_kernel, kQuantiseThreads, items, count, num_ctas, stream);
 }
 
 void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
-  if (num_ctas == 0) return;
-  LaunchConfig config(grid_of(num_ctas), kPackWarps * 32, 0, stream);
-  config.all_shared();
-  config.run(pack_items_kernel, items, static_cast<int>(count));
+  launch(pack_items_kernel, kPackWarps * 32, items, count, num_ctas, stream);
 }
 
 void pack_tiles(const TileItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
-  if (num_ctas == 0) return;
-  LaunchConfig config(grid_of(num_ctas), kPackWarps * 32, 0, stream);
-  config.all_shared();
-  config.run(pack_tiles_kernel, items, static_cast<int>(count));
+  launch(pack_tiles_kernel, kPackWarps * 32, items, count, num_ctas, stream);
 }
 
 }  // namespace warproll

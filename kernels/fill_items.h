@@ -46,7 +46,7 @@ struct QuantiseItem {
   QuantiseMxfp8Params matrix;
   int64_t first_cta = 0;  // of the launch
 };
-[[nodiscard]] int64_t ctas_of(const QuantiseMxfp8Params& matrix);
+[[nodiscard]] int64_t ctas_of(const QuantiseItem& item);
 
 struct PackItem {
   WeightView rows;

@@ -8,7 +8,7 @@ namespace {
 
 // What one tensor brings, and another may bring the rest of.
 struct Group {
-  WholeTiles tiles;
+  TileItem tiles;
   std::vector<PackRequest> requests;
 
   [[nodiscard]] bool is_whole() const {

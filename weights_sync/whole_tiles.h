@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/moe/pack.h"
+#include "kernels/fill_items.h"
 
 namespace warproll {
 
@@ -16,15 +16,8 @@ struct PackRequest {
   TileTarget to;
 };
 
-// All rows of its tiles, with scales if the format has any.
-struct WholeTiles {
-  WeightView rows;  // of a gate_up target: gate's
-  WeightView up;    // of a gate_up target
-  TileTarget to;    // of `rows`
-};
-
 struct JoinedTiles {
-  std::vector<WholeTiles> whole;  // in the order of the requests, as `rest`
+  std::vector<TileItem> whole;  // in the order of the requests, as `rest`
   std::vector<PackRequest> rest;
 };
 JoinedTiles join_tiles(std::span<const PackRequest> requests);

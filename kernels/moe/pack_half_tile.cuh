@@ -101,6 +101,14 @@ __device__ __forceinline__ void pack_f16_vector(uint4 read, int lane, int half, 
   }
 }
 
+// Of row `row` of the 16 of a record.
+__device__ __forceinline__ void write_row_scale(const WeightView& rows, const TileTarget& to,
+                                                int64_t record, int row, int exponent) {
+  auto* const scales = reinterpret_cast<uint16_t*>(
+      to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
+  scales[row] = row_scale_bits(rows.format, exponent);
+}
+
 // Where half tile `index` of all matrices comes from and goes.
 struct HalfTilePlace {
   int matrix, row, half;
@@ -119,9 +127,7 @@ struct HalfTilePlace {
   // Of row `g` of the half tile.
   __device__ void write_row_scale(const WeightView& rows, const TileTarget& to, int g,
                                   int exponent) const {
-    auto* const scales = reinterpret_cast<uint16_t*>(
-        to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
-    scales[half * 8 + g] = row_scale_bits(rows.format, exponent);
+    warproll::write_row_scale(rows, to, record, half * 8 + g, exponent);
   }
 };
 
@@ -191,10 +197,8 @@ __device__ __forceinline__ void pack_scale_words(const WeightView& w, const Tile
   constexpr int kBlockBytes = tile_block_bytes(TileFormat::kMxfp8);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const int blocks = w.cols / kTileBlock, words = blocks / 4;
-  const std::byte* const scales = w.scales +
-                                  static_cast<uint64_t>(place.matrix) * w.scale_stride_bytes +
-                                  static_cast<uint64_t>(place.row + g) * blocks;
-  const auto* const row = reinterpret_cast<const uint32_t*>(scales);
+  const auto* const row =
+      reinterpret_cast<const uint32_t*>(scales_of_row(w, place.matrix, place.row + g));
   const int exponent = row_exponent_of_quad(row, words, t);
 #pragma unroll 4
   for (int i = t; i < words; i += 4) {

@@ -41,6 +41,12 @@ WARPROLL_HD const std::byte* row_data(const WeightView& w, int32_t matrix, int32
          static_cast<uint64_t>(row) * static_cast<uint64_t>(w.cols) * element_bytes;
 }
 
+// kMxfp8.
+WARPROLL_HD const std::byte* scales_of_row(const WeightView& w, int32_t matrix, int32_t row) {
+  return w.scales + static_cast<uint64_t>(matrix) * w.scale_stride_bytes +
+         static_cast<uint64_t>(row) * (w.cols / kTileBlock);
+}
+
 WARPROLL_HD float float_of_bits(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof(value));
@@ -68,9 +74,7 @@ WARPROLL_HD int32_t row_exponent(const WeightView& w, int32_t matrix, int32_t ro
   int32_t largest = w.format == WeightFormat::kMxfp8 ? kLeastMxfp8Exponent : kLeastBf16Exponent;
   if (w.format == WeightFormat::kMxfp8) {
     const int32_t blocks = w.cols / kTileBlock;
-    const auto* scales = reinterpret_cast<const uint8_t*>(w.scales) +
-                         static_cast<uint64_t>(matrix) * w.scale_stride_bytes +
-                         static_cast<uint64_t>(row) * blocks;
+    const auto* scales = reinterpret_cast<const uint8_t*>(scales_of_row(w, matrix, row));
     for (int32_t b = part; b < blocks; b += parts)
       largest = scales[b] > largest ? scales[b] : largest;
   } else if (w.format == WeightFormat::kBf16) {
@@ -140,12 +144,11 @@ WARPROLL_HD void pack_lane(const WeightView& w, int32_t matrix, int32_t row, int
 // The scale bytes after a block of FP8 that row `row` + g of a half tile has, g of 0 .. 7.
 WARPROLL_HD void pack_scale(const WeightView& w, int32_t matrix, int32_t row, int32_t block,
                             int32_t g, int32_t half, int32_t exponent, std::byte* out) {
-  const std::byte* scales = w.scales + static_cast<uint64_t>(matrix) * w.scale_stride_bytes;
   if (w.format == WeightFormat::kMxfp8) {
-    const auto scale = static_cast<int32_t>(
-        scales[static_cast<uint64_t>(row + g) * (w.cols / kTileBlock) + block]);
+    const auto scale = static_cast<int32_t>(scales_of_row(w, matrix, row + g)[block]);
     out[g * 2 + half] = static_cast<std::byte>(block_scale_byte(scale, exponent));
   } else if (g == 0) {
+    const std::byte* scales = w.scales + static_cast<uint64_t>(matrix) * w.scale_stride_bytes;
     const int32_t groups = (w.cols + w.block_cols - 1) / w.block_cols;
     const auto index =
         static_cast<uint64_t>(row / w.block_rows) * groups + block * kTileBlock / w.block_cols;

@@ -10,8 +10,12 @@ namespace warproll {
 inline constexpr int kTileVectors = 2;   // of 64 bytes of sixteen rows, that a warp has under way
 inline constexpr int kMostCtaTiles = 4;  // of FP8; of F16 one
 
+// Of the view: of gate_up tiles the others are up's.
+__host__ __device__ inline int rows_of_tile(const TileTarget& to) {
+  return to.gate_up ? 8 : kTileRows;
+}
 __host__ __device__ inline int tiles_of_matrix(const WeightView& rows, const TileTarget& to) {
-  return rows.rows / (to.gate_up ? 8 : kTileRows);
+  return rows.rows / rows_of_tile(to);
 }
 __host__ __device__ inline int tiles_of_cta(const WeightView& rows) {
   if (!is_fp8(rows.format)) return 1;
@@ -30,20 +34,13 @@ struct TilePlace {
   std::byte* out;
 
   __device__ TilePlace(const WeightView& low, const TileTarget& to, int index) {
-    const int tiles = tiles_of_matrix(low, to), rows = to.gate_up ? 8 : kTileRows;
+    const int tiles = tiles_of_matrix(low, to), rows = rows_of_tile(to);
     matrix = index / tiles;
     low_row = index % tiles * rows;
     high_row = to.gate_up ? low_row : low_row + 8;
     record = int64_t{to.first_matrix + matrix} * to.tiles.num_tiles + to.first_row / rows +
              index % tiles;
     out = to.out + record * to.tiles.record_bytes();
-  }
-  // Of row `r` of 0 .. 15.
-  __device__ void write_row_scale(const WeightView& rows, const TileTarget& to, int r,
-                                  int exponent) const {
-    auto* const scales = reinterpret_cast<uint16_t*>(
-        to.out + to.tiles.num_records() * to.tiles.record_bytes() + record * kRowScaleBytes);
-    scales[r] = row_scale_bits(rows.format, exponent);
   }
 };
 
@@ -103,19 +100,15 @@ __device__ __forceinline__ void pack_tile_scales(const WeightView& low, const We
   __shared__ int exponents[kMostCtaTiles * kTileRows];
   constexpr int kBlockBytes = tile_block_bytes(TileFormat::kMxfp8);
   const int blocks = low.cols / kTileBlock, thread = static_cast<int>(threadIdx.x);
-  const auto scales_of = [blocks](const WeightView& w, int matrix, int row) {
-    return w.scales + static_cast<uint64_t>(matrix) * w.scale_stride_bytes +
-           static_cast<uint64_t>(row) * blocks;
-  };
   const int row = thread / 4, tile = begin + row / kTileRows;  // four lanes a row
   if (tile < end) {
     const TilePlace place(low, to, tile);
     const bool is_high = row % kTileRows >= 8;
     int exponent = 0;
     if (low.format == WeightFormat::kMxfp8) {
-      const std::byte* const scales = is_high
-                                          ? scales_of(high, place.matrix, place.high_row + row % 8)
-                                          : scales_of(low, place.matrix, place.low_row + row % 8);
+      const std::byte* const scales =
+          is_high ? scales_of_row(high, place.matrix, place.high_row + row % 8)
+                  : scales_of_row(low, place.matrix, place.low_row + row % 8);
       exponent =
           row_exponent_of_quad(reinterpret_cast<const uint32_t*>(scales), blocks / 4, thread % 4);
     }
@@ -131,8 +124,8 @@ __device__ __forceinline__ void pack_tile_scales(const WeightView& low, const We
       pack_scale(high, place.matrix, place.high_row, block, 0, 1, 0, out);
       continue;
     }
-    const std::byte* const a = scales_of(low, place.matrix, place.low_row) + block;
-    const std::byte* const b = scales_of(high, place.matrix, place.high_row) + block;
+    const std::byte* const a = scales_of_row(low, place.matrix, place.low_row) + block;
+    const std::byte* const b = scales_of_row(high, place.matrix, place.high_row) + block;
     uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
@@ -144,8 +137,8 @@ __device__ __forceinline__ void pack_tile_scales(const WeightView& low, const We
     *reinterpret_cast<uint4*>(out) = {words[0], words[1], words[2], words[3]};
   }
   if (thread >= (end - begin) * kTileRows) return;
-  TilePlace(low, to, begin + thread / kTileRows)
-      .write_row_scale(low, to, thread % kTileRows, exponents[thread]);
+  write_row_scale(low, to, TilePlace(low, to, begin + thread / kTileRows).record,
+                  thread % kTileRows, exponents[thread]);
 }
 
 // The largest exponents of a tile's sixteen rows of BF16.
@@ -200,9 +193,8 @@ __device__ __forceinline__ void pack_whole_tiles(const WeightView& low, const We
                                    place.out + v * tile_block_bytes(TileFormat::kF16));
                   });
   if (threadIdx.x < kTileRows) {
-    TilePlace(low, to, begin)
-        .write_row_scale(low, to, static_cast<int>(threadIdx.x),
-                         is_bf16 ? exponents[threadIdx.x] : 0);
+    write_row_scale(low, to, TilePlace(low, to, begin).record, static_cast<int>(threadIdx.x),
+                    is_bf16 ? exponents[threadIdx.x] : 0);
   }
 }
 

@@ -46,7 +46,7 @@ TEST(WholeTiles, AreThoseWhoseFourTensorsCameInAnyOrder) {
     JoinedTiles joined = join_tiles(requests);
     EXPECT_TRUE(joined.rest.empty());
     ASSERT_EQ(joined.whole.size(), 6u);
-    for (const WholeTiles& whole : joined.whole) {
+    for (const TileItem& whole : joined.whole) {
       const int m = whole.to.first_matrix;
       EXPECT_EQ(whole.to.first_row, 0);
       if (whole.to.gate_up) {

@@ -135,10 +135,7 @@ void ItemSlots::give(Slot* slot) {
 
 void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
   check_quantise_mxfp8(matrix);
-  const int64_t ctas = ctas_of(matrix);
-  if (ctas == 0) return;
-  quantise_.push_back({matrix, quantise_ctas_});
-  quantise_ctas_ += ctas;
+  quantise_.add({matrix});
 }
 
 void FillBatch::pack(const WeightView& rows, const TileTarget& to) {
@@ -146,25 +143,16 @@ void FillBatch::pack(const WeightView& rows, const TileTarget& to) {
   packs_.push_back({rows, to});
 }
 
-void FillBatch::Packs::add(const PackItem& item) {
-  const int64_t ctas = ctas_of(item);
-  if (ctas == 0) return;
-  halves.push_back(item);
-  halves.back().first_cta = half_ctas;
-  half_ctas += ctas;
-}
-
 void FillBatch::Packs::add(const PackRequest& request) {
-  if (request.rows.data != nullptr) add(PackItem{request.rows, request.to, false});
-  if (request.rows.scales != nullptr) add(PackItem{request.rows, request.to, true});
+  if (request.rows.data != nullptr) halves.add({request.rows, request.to, false});
+  if (request.rows.scales != nullptr) halves.add({request.rows, request.to, true});
 }
 
-void FillBatch::Packs::add(const WholeTiles& whole) {
+void FillBatch::Packs::add(const TileItem& whole) {
   const bool gate_up = whole.to.gate_up;
   if (packs_whole_tiles(whole.rows, whole.to) &&
       (!gate_up || packs_whole_tiles(whole.up, whole.to))) {
-    tiles.push_back({whole.rows, whole.up, whole.to, tile_ctas});
-    tile_ctas += ctas_of(tiles.back());
+    tiles.add(whole);
     return;
   }
   add(PackRequest{whole.rows, whole.to});
@@ -177,7 +165,7 @@ void FillBatch::Packs::add(const WholeTiles& whole) {
 FillBatch::Packs FillBatch::planned_packs() const {
   Packs packs;
   const JoinedTiles joined = join_tiles(packs_);
-  for (const WholeTiles& whole : joined.whole) packs.add(whole);
+  for (const TileItem& whole : joined.whole) packs.add(whole);
   for (const PackRequest& request : joined.rest) packs.add(request);
   return packs;
 }
@@ -187,13 +175,13 @@ void FillBatch::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
 }
 
 size_t FillBatch::num_items() const {
-  return sources.size() + quantised.size() + quantise_.size() + packs_.size();
+  return sources.size() + quantised.size() + quantise_.items.size() + packs_.size();
 }
 
 void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
   const Packs packs = planned_packs();
-  const uint64_t bytes = bytes_of(sources) + bytes_of(quantise_) + bytes_of(quantised) +
-                         bytes_of(packs.tiles) + bytes_of(packs.halves);
+  const uint64_t bytes = bytes_of(sources) + bytes_of(quantise_.items) + bytes_of(quantised) +
+                         bytes_of(packs.tiles.items) + bytes_of(packs.halves.items);
   if (bytes > 0) {
     const ItemSlots::Lease slot = slots.take(bytes);
     Digester digester(slot->sums, stream);
@@ -201,20 +189,23 @@ void FillBatch::launch(ItemSlots& slots, cudaStream_t stream) {
     const Digester::Rounds quantised_rounds = digester.plan(quantised);
     ListWriter writer(*slot);
     const TakeInItem* const on_sources = writer.add(sources);
-    const QuantiseItem* const on_quantise = writer.add(quantise_);
+    const QuantiseItem* const on_quantise = writer.add(quantise_.items);
     const TakeInItem* const on_quantised = writer.add(quantised);
-    const TileItem* const on_tiles = writer.add(packs.tiles);
-    const PackItem* const on_halves = writer.add(packs.halves);
+    const TileItem* const on_tiles = writer.add(packs.tiles.items);
+    const PackItem* const on_halves = writer.add(packs.halves.items);
     WARPROLL_CUDA_CHECK(cudaMemcpyAsync(slot->device.data(), slot->host.data(), writer.used(),
                                         cudaMemcpyHostToDevice, stream));
     digester.take_in(source_rounds, on_sources);
-    quantise_items(on_quantise, static_cast<int64_t>(quantise_.size()), quantise_ctas_, stream);
+    quantise_items(on_quantise, static_cast<int64_t>(quantise_.items.size()), quantise_.num_ctas,
+                   stream);
     digester.take_in(quantised_rounds, on_quantised);
     for (const Copy& c : copies_) {
       WARPROLL_CUDA_CHECK(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDefault, stream));
     }
-    pack_tiles(on_tiles, static_cast<int64_t>(packs.tiles.size()), packs.tile_ctas, stream);
-    pack_items(on_halves, static_cast<int64_t>(packs.halves.size()), packs.half_ctas, stream);
+    pack_tiles(on_tiles, static_cast<int64_t>(packs.tiles.items.size()), packs.tiles.num_ctas,
+               stream);
+    pack_items(on_halves, static_cast<int64_t>(packs.halves.items.size()), packs.halves.num_ctas,
+               stream);
     digester.digest();
     slot->used.record(stream);
   }

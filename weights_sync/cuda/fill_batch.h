@@ -73,20 +73,30 @@ class FillBatch {
     const std::byte* from = nullptr;
     uint64_t bytes = 0;
   };
+  // Of a launch.
+  template <class Item>
+  struct ItemList {
+    std::vector<Item> items;
+    int64_t num_ctas = 0;
+    void add(Item item) {
+      const int64_t ctas = ctas_of(item);
+      if (ctas == 0) return;
+      item.first_cta = num_ctas;
+      items.push_back(item);
+      num_ctas += ctas;
+    }
+  };
   struct Packs {
-    std::vector<TileItem> tiles;
-    std::vector<PackItem> halves;
-    int64_t tile_ctas = 0, half_ctas = 0;
+    ItemList<TileItem> tiles;
+    ItemList<PackItem> halves;
     void add(const PackRequest& request);
-    void add(const PackItem& item);
-    void add(const WholeTiles& whole);
+    void add(const TileItem& whole);
   };
   [[nodiscard]] Packs planned_packs() const;
 
-  std::vector<QuantiseItem> quantise_;
+  ItemList<QuantiseItem> quantise_;
   std::vector<Copy> copies_;
   std::vector<PackRequest> packs_;
-  int64_t quantise_ctas_ = 0;
 };
 
 }  // namespace warproll

@@ -33,6 +33,12 @@ struct Patience {
 };
 inline constexpr Patience kImpatient{milliseconds(400 * kSlow), milliseconds(200 * kSlow)};
 
+// Of one that knows nothing of registered slots.
+inline HelloEnvironment without_slots(HelloEnvironment terms) {
+  std::erase_if(terms, [](const auto& term) { return term.first == "nccl.slots"; });
+  return terms;
+}
+
 struct FakeMember {
   explicit FakeMember(FakeCluster& cluster, uint64_t stream_bytes, const Patience& patience = {})
       : transport(std::make_unique<NcclTransport>(

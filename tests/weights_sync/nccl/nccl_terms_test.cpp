@@ -25,8 +25,7 @@ TEST(NcclTerms, DifferencesAreToldWithBothValues) {
   EXPECT_THAT(check(nccl_terms("2.28.9", 2, {{"NCCL_PROTO", "LL"}})),
               HasSubstr("uses up to 4 CTAs (checkpoints.nccl_max_ctas), this worker allows 2"));
   EXPECT_THAT(check({}), HasSubstr("the NCCL version is ''"));
-  HelloEnvironment older = nccl_terms("2.28.9", 4, {{"NCCL_PROTO", "LL"}});
-  std::erase_if(older, [](const auto& term) { return term.first == "nccl.slots"; });
+  const HelloEnvironment older = without_slots(trainer);
   EXPECT_THAT(check(older),
               HasSubstr("nccl.slots is '' at the worker, 'registered' at the trainer"));
   EXPECT_EQ(check_nccl_terms(older, trainer).message(), "");

@@ -54,8 +54,7 @@ TEST_P(NcclTransfer, SlotsAreNotRegisteredForATrainerThatSaysNothingOfIt) {
   const auto stream = OfferedStream::make(offered).value();
   FakeCluster cluster;
   const auto api = std::make_shared<FakeNccl>(cluster);
-  HelloEnvironment terms = nccl_terms(api->version(), 4, {});
-  std::erase_if(terms, [](const auto& term) { return term.first == "nccl.slots"; });
+  const HelloEnvironment terms = without_slots(nccl_terms(api->version(), 4, {}));
   FakeMember member(cluster, manifest.stream_bytes(), {});
   ReceiveRequest request{{1, 5, 1}, encode_nccl_terms(terms), "", in_ms(10'000 * kSlow)};
   request.participants = {"worker"};
