@@ -20,18 +20,19 @@ __device__ inline void search(uint64_t word, uint32_t mask, uint64_t first_index
   }
 }
 
-// Whether one of the elements has all of `mask`; no early exit.
+// Whether one of the elements has all of `mask`; no early exit. (x - 1) & ~x has its top bit where an element x is 0,
+// and beside one.
 template <int kBits>
 __device__ inline bool any_bad(uint4 v, uint32_t mask) {
-  const uint32_t words[] = {v.x, v.y, v.z, v.w};
-  bool bad = false;
+  constexpr uint32_t kOnes = kBits == 8 ? 0x01010101u : kBits == 16 ? 0x00010001u : 1u;
+  const uint32_t words[] = {v.x, v.y, v.z, v.w}, masks = mask * kOnes;
+  uint32_t bad = 0;
 #pragma unroll
   for (const uint32_t word : words) {
-    if constexpr (kBits == 32) bad |= (word & mask) == mask;
-    if constexpr (kBits == 16) bad |= __vcmpeq2(word & (mask | mask << 16), mask | mask << 16) != 0;
-    if constexpr (kBits == 8) bad |= __vcmpeq4(word & mask * 0x01010101u, mask * 0x01010101u) != 0;
+    const uint32_t lacks = ~word & masks;
+    bad |= (lacks - kOnes) & ~lacks;
   }
-  return bad;
+  return (bad & kOnes << (kBits - 1)) != 0;
 }
 
 }  // namespace warproll

@@ -6,6 +6,7 @@
 #include "kernels/fill_items.h"
 #include "kernels/item_of_cta.cuh"
 #include "kernels/not_finite_search.cuh"
+#include "kernels/quantise_block.cuh"
 #include "kernels/xxh3_chunk.cuh"
 
 namespace warproll {
@@ -54,7 +55,25 @@ __device__ void see_rest(const TakeInItem& item, uint32_t begin) {
   }
 }
 
-template <int kBits>
+// 16 bytes of BF16 at `index`, by whole warps.
+__device__ void quantise_vector(ulonglong2 v, int index, bool writes, const TakeInItem& item) {
+  EightSources<__nv_bfloat16> eight;
+  memcpy(&eight, &v, sizeof(eight));
+  const QuantiseMxfp8Params to = {.elements = item.elements, .scales = item.scales};
+  quantise_eight(to, eight, index, writes, nullptr);
+}
+
+// From vector `first` of the chunk on, less than 2 KiB, by one warp.
+__device__ void quantise_rest(const TakeInItem& item, int first) {
+  const auto* values = reinterpret_cast<const ulonglong2*>(item.data);
+  const int end = static_cast<int>(item.bytes / sizeof(ulonglong2));
+  for (int base = first; base < end; base += 32) {
+    const int at = base + static_cast<int>(threadIdx.x) % 32;
+    quantise_vector(values[min(at, end - 1)], at, at < end, item);
+  }
+}
+
+template <int kBits, bool kQuantise = false>
 __device__ void take_in(const TakeInItem& item, const xxh3::Keys& keys) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int blocks = num_blocks(item);
@@ -64,10 +83,14 @@ __device__ void take_in(const TakeInItem& item, const xxh3::Keys& keys) {
   xxh3::sum_blocks<kUnroll>(keys, values, begin + warp, end, kWarps, item.sums,
                             [&](ulonglong2 v, int index) {
                               if constexpr (kBits != 0) see_vector<kBits>(v, index, item);
+                              if constexpr (kQuantise) quantise_vector(v, index, true, item);
                             });
   if (end < blocks) return;
   if constexpr (kBits != 0) {
     see_rest<kBits>(item, static_cast<uint32_t>(blocks * xxh3::kBlockBytes));
+  }
+  if constexpr (kQuantise) {
+    if (warp == 1) quantise_rest(item, blocks * (xxh3::kBlockBytes / sizeof(ulonglong2)));
   }
   if (warp == 0 && !is_short(item)) xxh3::sum_last_block(keys, values, item.bytes, item.sums);
 }
@@ -79,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
     case 8:
       return take_in<8>(item, keys);
     case 16:
-      return take_in<16>(item, keys);
+      return item.elements != nullptr ? take_in<16, true>(item, keys) : take_in<16>(item, keys);
     case 32:
       return take_in<32>(item, keys);
     default:

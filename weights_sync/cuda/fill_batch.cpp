@@ -135,7 +135,27 @@ void ItemSlots::give(Slot* slot) {
 
 void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
   check_quantise_mxfp8(matrix);
-  quantise_.add({matrix});
+  if (matrix.source_dtype != Dtype::kBf16 || !quantises_as_taken_in(matrix)) {
+    quantise_.add({matrix});
+  }
+}
+
+// Where the chunks that were added last are the matrix.
+bool FillBatch::quantises_as_taken_in(const QuantiseMxfp8Params& matrix) {
+  const std::byte* const end = matrix.source + matrix.rows * matrix.cols * 2;
+  size_t first = sources.size();
+  const std::byte* begin = end;
+  while (first > 0 && sources[first - 1].data + sources[first - 1].bytes == begin) {
+    begin = sources[--first].data;
+    if (begin == matrix.source) break;
+  }
+  if (begin != matrix.source) return false;
+  for (TakeInItem& chunk : std::span(sources).subspan(first)) {
+    const int64_t element = (chunk.data - matrix.source) / 2;
+    chunk.elements = matrix.elements + element;
+    chunk.scales = matrix.scales + element / kMxfp8BlockCols;
+  }
+  return true;
 }
 
 void FillBatch::pack(const WeightView& rows, const TileTarget& to) {

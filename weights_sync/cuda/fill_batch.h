@@ -56,6 +56,7 @@ class FillBatch {
   std::vector<TakeInItem> sources;    // of what came
   std::vector<TakeInItem> quantised;  // of what was made of it
 
+  // In one pass with taking it in, if it is of BF16 and its chunks are the last of `sources`.
   void quantise(const QuantiseMxfp8Params& matrix);
   // Elements, scales or both: those that are not null.
   void pack(const WeightView& rows, const TileTarget& to);
@@ -92,6 +93,7 @@ class FillBatch {
     void add(const PackRequest& request);
     void add(const TileItem& whole);
   };
+  bool quantises_as_taken_in(const QuantiseMxfp8Params& matrix);
   [[nodiscard]] Packs planned_packs() const;
 
   ItemList<QuantiseItem> quantise_;

@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/device_info.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/event.h"
+#include "kernels/cuda/stream_owner.h"
 #include "weights_sync/cuda/device_digests.h"
 
 namespace warproll {
@@ -69,6 +71,7 @@ class StreamFiller final : public WeightFiller {
                                           on));
       ++num_put_;
     }
+    drawn_.record(on);
     return ok_status();
   }
 
@@ -77,7 +80,7 @@ class StreamFiller final : public WeightFiller {
       return internal_error(std::to_string(num_put_) + " tensors were drawn, wanted " +
                             std::to_string(manifest_.entries.size()));
     }
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+    drawn_.synchronize();  // not the device: an engine may be capturing a graph there
     digests_->fetch();
     for (size_t i = 0; i < manifest_.entries.size(); ++i) {
       manifest_.entries[i].digest = digests_->get(i);
@@ -96,6 +99,7 @@ class StreamFiller final : public WeightFiller {
   std::unordered_map<std::string, size_t> by_name_;
   std::unique_ptr<DeviceDigests> digests_;
   size_t num_put_ = 0;
+  CudaEvent drawn_;  // all that was put, on one stream
 };
 
 class DrawnStream final : public RandomStream {
@@ -113,8 +117,9 @@ class DrawnStream final : public RandomStream {
 
   void clear() {  // the fill between tensors is zeros, which new memory of the host is already
     if (options_.on_host) return;
-    WARPROLL_CUDA_CHECK(cudaMemset(memory_.data(), 0, places_.stream_bytes()));
-    WARPROLL_CUDA_CHECK(cudaDeviceSynchronize());
+    const CudaStream stream;
+    WARPROLL_CUDA_CHECK(cudaMemsetAsync(memory_.data(), 0, places_.stream_bytes(), stream.get()));
+    stream.synchronize();
   }
 
   Result<std::shared_ptr<const Manifest>> draw(uint64_t weight_version, uint64_t seed) override {

@@ -1,12 +1,17 @@
 // The device's twins of the CPU's layout and number work: byte for byte.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "gpu_support.h"
 #include "kernels/fill_items.h"
 #include "kernels/moe/pack.h"
+#include "kernels/not_finite.h"
 #include "kernels/quantise.h"
+#include "kernels/xxh3.h"
 
 namespace warproll {
 namespace {
@@ -105,6 +110,83 @@ TEST(PackTilesGpu, WritesTheBytesOfTheCpu) {
         EXPECT_EQ(out.to_host(), want) << "down " << static_cast<int>(format) << apart;
       }
     }
+  }
+}
+
+// What taking a tensor in leaves on the device, and the items of its chunks.
+struct TakenIn {
+  std::vector<std::byte> host;
+  NotFiniteRule rule;
+  DeviceBuffer<uint64_t> sums, key;
+  DeviceBuffer<std::byte> digests;
+  std::vector<TakeInItem> chunks;
+
+  TakenIn(const std::byte* data, uint64_t bytes, Dtype dtype)
+      : host(from_device<std::byte>(data, bytes)),
+        rule(not_finite_rule(dtype)),
+        sums(std::vector<uint64_t>(bytes / 128 + 16)),
+        key(std::vector<uint64_t>{kNoneNotFinite}),
+        digests((bytes + kXxh3ChunkBytes - 1) / kXxh3ChunkBytes * 16) {
+    int64_t ctas = 0;
+    uint64_t num_sums = 0;
+    for (uint64_t at = 0; at < bytes; at += kXxh3ChunkBytes) {
+      TakeInItem chunk = {.data = data + at,
+                          .digest = digests.data() + chunks.size() * 16,
+                          .sums = sums.data() + num_sums,
+                          .key = key.data(),
+                          .first_index = at / (rule.bits_each / 8),
+                          .first_cta = ctas,
+                          .bytes = static_cast<uint32_t>(std::min(bytes - at, kXxh3ChunkBytes)),
+                          .rule = rule};
+      num_sums += sums_bytes_of(chunk) / sizeof(uint64_t);
+      ctas += ctas_of(chunk);
+      chunks.push_back(chunk);
+    }
+  }
+  [[nodiscard]] int64_t num_ctas() const {
+    return chunks.back().first_cta + ctas_of(chunks.back());
+  }
+  void expect_digests_of_the_cpu(const std::string& what) {
+    const DeviceBuffer<TakeInItem> items(chunks);
+    digest_items({items.data(), chunks.size()}, nullptr);
+    std::vector<std::byte> want(digests.size());
+    xxh3_chunks_cpu({host.data(), host.size(), want.data()});
+    EXPECT_EQ(digests.to_host(), want) << what;
+  }
+};
+
+TEST(TakeInGpu, QuantisesChunksAsQuantiseDoes) {
+  SKIP_WITHOUT_GPU();
+  std::mt19937 rng(32);
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 32},
+                                   {3, 96},
+                                   {300, 96},
+                                   {512, 1024},
+                                   {683, 768},
+                                   {700, 2048}}) {
+    std::vector<uint16_t> source(static_cast<size_t>(rows * cols));
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    for (uint16_t& value : source) value = f32_to_bf16(normal(rng));
+    source[source.size() / 2] = 0x7f80;  // its block gets the scale NaN
+    std::vector<uint8_t> elements(source.size()), scales(elements.size() / 32);
+    const auto bad = quantise_mxfp8_cpu({reinterpret_cast<const std::byte*>(source.data()),
+                                         Dtype::kBf16, rows, cols, elements.data(), scales.data()});
+    const DeviceBuffer<uint16_t> device_source(source);
+    DeviceBuffer<uint8_t> device_elements(std::vector<uint8_t>(elements.size(), 0xcd));
+    DeviceBuffer<uint8_t> device_scales(std::vector<uint8_t>(scales.size(), 0xcd));
+    TakenIn taken(reinterpret_cast<const std::byte*>(device_source.data()), source.size() * 2,
+                  Dtype::kBf16);
+    for (TakeInItem& chunk : taken.chunks) {
+      chunk.elements = device_elements.data() + chunk.first_index;
+      chunk.scales = device_scales.data() + chunk.first_index / 32;
+    }
+    const DeviceBuffer<TakeInItem> items(taken.chunks);
+    take_in_items({items.data(), taken.chunks.size()}, taken.num_ctas(), nullptr);
+    EXPECT_EQ(device_elements.to_host(), elements) << rows << " x " << cols;
+    EXPECT_EQ(device_scales.to_host(), scales) << rows << " x " << cols;
+    EXPECT_EQ(not_finite_of(Dtype::kBf16, taken.key.to_host()[0]).index,
+              static_cast<uint64_t>(bad.value()));
+    if (source.size() * 2 > kXxh3ShortBytes) taken.expect_digests_of_the_cpu("quantised");
   }
 }
 
