@@ -4,6 +4,7 @@
 #include "kernels/fill_items.h"
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/load_kernels.cuh"
 #include "kernels/item_of_cta.cuh"
 #include "kernels/moe/pack_half_tile.cuh"
 #include "kernels/moe/pack_whole_tile.cuh"
@@ -79,6 +80,10 @@ void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStre
 
 void pack_tiles(const TileItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream) {
   launch(pack_tiles_kernel, kPackWarps * 32, items, count, num_ctas, stream);
+}
+
+void load_pack_kernels() {
+  load_kernels(quantise_items_kernel, pack_items_kernel, pack_tiles_kernel);
 }
 
 }  // namespace warproll

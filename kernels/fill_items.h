@@ -80,4 +80,8 @@ void quantise_items(const QuantiseItem* items, int64_t count, int64_t num_ctas,
 void pack_items(const PackItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);
 void pack_tiles(const TileItem* items, int64_t count, int64_t num_ctas, cudaStream_t stream);
 
+// All of the above, to the calling thread's device: else the first of a kind waits for what runs there.
+void load_take_in_kernels();
+void load_pack_kernels();
+
 }  // namespace warproll

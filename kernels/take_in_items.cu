@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/load_kernels.cuh"
 #include "kernels/fill_items.h"
 #include "kernels/item_of_cta.cuh"
 #include "kernels/not_finite_search.cuh"
@@ -147,5 +148,7 @@ void digest_items(std::span<const TakeInItem> items, cudaStream_t stream) {
   config.all_shared();
   config.run(digest_kernel, items.data(), static_cast<int>(items.size()), keys());
 }
+
+void load_take_in_kernels() { load_kernels(take_in_kernel, digest_kernel); }
 
 }  // namespace warproll

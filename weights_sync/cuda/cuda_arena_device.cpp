@@ -23,6 +23,8 @@ class CudaArenaDevice final : public ArenaDevice {
       : options_(options), pool_(options.buffer_bytes) {
     select();
     for (int i = 0; i < options.num_streams; ++i) streams_.emplace_back(CudaStream::Priority::kLow);
+    load_take_in_kernels();
+    load_pack_kernels();
   }
 
   Result<std::byte*> allocate(uint64_t bytes) override {

@@ -62,7 +62,8 @@ void describe_checkpoints(ConfigVisitor& v, TrainerConfig::Checkpoints& checkpoi
   v.integer("nccl_device", checkpoints.nccl_device, {0, 1023}, "GPU that sends (nccl)");
   v.integer("nccl_max_ctas", checkpoints.nccl_max_ctas, {1, 64},
             "thread blocks of a broadcast, on every GPU of the group (nccl)");
-  v.integer("bucket_mb", checkpoints.bucket_mb, {1, 4096}, "unit of transfer");
+  v.integer("bucket_mb", checkpoints.bucket_mb, {0, 4096},
+            "unit of transfer; 0 = 256 with nccl, else 16");
   v.integer("deadline_ms", checkpoints.deadline_ms, {100, 86400000},
             "of one update; slower workers are left behind");
   v.integer("quorum", checkpoints.quorum, {0, 1000000},

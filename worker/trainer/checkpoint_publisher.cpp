@@ -109,8 +109,8 @@ Result<bool> CheckpointPublisher::adopt_current(Broadcaster& broadcaster, int64_
   if (config_.publish.empty()) return false;
   if (num_committed_ == 0) num_committed_ = 1;  // the first is what the workers start on
   const size_t index = num_committed_ - 1;
-  WARPROLL_TRY_ASSIGN(offered, prepare(config_.publish[index], version_of(index),
-                                       static_cast<uint64_t>(config_.bucket_mb) << 20));
+  WARPROLL_TRY_ASSIGN(offered,
+                      prepare(config_.publish[index], version_of(index), config_.bucket_bytes()));
   WARPROLL_TRY_ASSIGN(current, offer(offered));
   WARPROLL_TRY(broadcaster.adopt(std::move(current), now_ms));
   WARPROLL_TRY(save_progress());
@@ -120,7 +120,7 @@ Result<bool> CheckpointPublisher::adopt_current(Broadcaster& broadcaster, int64_
 void CheckpointPublisher::start_preparing(size_t index) {
   preparing_ = index;
   prepared_ = std::async(std::launch::async, prepare, config_.publish[index], version_of(index),
-                         static_cast<uint64_t>(config_.bucket_mb) << 20);
+                         config_.bucket_bytes());
 }
 
 Result<std::optional<uint64_t>> CheckpointPublisher::advance(Broadcaster& broadcaster,

@@ -171,5 +171,14 @@ TEST(WorkerConfig, ChecksAcrossKeysNameTheKeys) {
   EXPECT_THAT(validate(config).message(), HasSubstr("trainer.server_public_key"));
 }
 
+TEST(TrainerConfig, TheUnitOfTransferIsTheTransports) {
+  TrainerConfig::Checkpoints checkpoints;
+  EXPECT_EQ(checkpoints.bucket_bytes(), 16U << 20);
+  checkpoints.transport = "nccl";
+  EXPECT_EQ(checkpoints.bucket_bytes(), 256U << 20);
+  checkpoints.bucket_mb = 3;
+  EXPECT_EQ(checkpoints.bucket_bytes(), 3U << 20);
+}
+
 }  // namespace
 }  // namespace warproll
