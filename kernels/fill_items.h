@@ -8,6 +8,7 @@
 //   quantise_items  matrices to MXFP8 (quantise.h)
 //   pack_items      rows to tiles (moe/pack.h), elements or scales
 //   pack_tiles      all rows of tiles, and their scales
+//
 // They run beside a decode step, whose kernels want an SM's whole shared memory: so they have none of it
 // but a few words, their CTAs are short, and an SM keeps its split of L1 for them. Only a digest is
 // long, 1,024 scrambles in a row: digest_items() has a CTA for many.
@@ -37,8 +38,8 @@ struct TakeInItem {
   int64_t first_cta = 0;     // of the launch of take_in_items
   uint32_t bytes = 0;
   NotFiniteRule rule;
-  // Not null: the chunk becomes MXFP8 in the same pass, as quantise_items would make it. A chunk of BF16 of
-  // a matrix whose rows are whole blocks of 32.
+  // Not null: the chunk becomes MXFP8 in the same pass, as quantise_items would make it. Of BF16, and searched as
+  // that; rows are whole blocks of 32.
   uint8_t* elements = nullptr;  // [bytes / 2]; 8-byte aligned
   uint8_t* scales = nullptr;    // [bytes / 64]
 };

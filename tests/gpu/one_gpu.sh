@@ -14,7 +14,7 @@ budget_s=345
 source "$(dirname "$0")/steps.sh"
 steps_begin "$1" "$2" 1
 # Steps of so small a model are short: room for many of them.
-worker=(--batch 16 --context 8192 --max-batch-tokens 4096 --baseline-ms 500)
+worker=(--batch 16 --context 8192 --max-batch-tokens 4096 --baseline-ms 500 --bucket-mb 64)
 
 bench_sync mxfp8 50 "${worker[@]}" --layers 3 --max-ctas 4,16 --updates 2 --workers 2
 bench_sync bf16 40 "${worker[@]}" --layers 2 --weights bf16 --max-ctas 4 --updates 2 --workers 2

@@ -16,17 +16,18 @@ steps_begin "$1" "$2" 2
 apart=(--trainer-gpu 0 --gpu 1 --batch 32 --context 1024 --max-batch-tokens 4096 --baseline-ms 500)
 export NCCL_DEBUG=WARN
 
-bench_sync mxfp8 70 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4 --spare-sms 4 --bucket-mb 256
-bench_sync 'mxfp8-8-spared*' 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 8 --spare-sms 8 --bucket-mb 256
-bench_sync mxfp8-64mb-1-spared 30 "${apart[@]}" --weights mxfp8_experts --max-ctas 1 --spare-sms 1
-bench_sync mxfp8-64mb-2-spared 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2 --spare-sms 2
-bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 1,2,4 --spare-sms 4 --bucket-mb 256
-bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 1,2,4 --spare-sms 4 --bucket-mb 256
+bench_sync mxfp8 70 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2,4 --spare-sms 4
+bench_sync 'mxfp8-8-spared*' 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 8 --spare-sms 8
+bench_sync mxfp8-1-spared 30 "${apart[@]}" --weights mxfp8_experts --max-ctas 1 --spare-sms 1 --updates 2
+bench_sync bf16-to-mxfp8-1-spared 30 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 1 --spare-sms 1 --updates 2
+bench_sync mxfp8-64mb-2-spared 40 "${apart[@]}" --weights mxfp8_experts --max-ctas 1,2 --spare-sms 2 --bucket-mb 64
+bench_sync bf16-to-mxfp8 60 "${apart[@]}" --weights bf16 --quantise-mxfp8 --max-ctas 1,2,4 --spare-sms 4
+bench_sync bf16 60 "${apart[@]}" --weights bf16 --max-ctas 1,2,4 --spare-sms 4
 step transport-and-deaths 60 env LD_LIBRARY_PATH="$run/lib:${LD_LIBRARY_PATH:-}" "$run/bin/nccl_one_gpu" --ranks 2 \
   --big-mb 2048 --bucket-mb 64 --max-ctas 8
 step fleet-arith 60 "$root/tests/gpu/nccl_fleet.sh" "$warproll" "$work/fleet" --device cuda --gpus 0,1
-bench_sync 'bf16-8-layers-staged*' 60 "${apart[@]}" --weights bf16 --layers 8 --swap host_staged --max-ctas 8
-bench_sync 'bf16-12-layers-from-host*' 40 "${apart[@]}" --weights bf16 --layers 12 --from host --max-ctas 8
+bench_sync 'bf16-8-layers-staged*' 60 "${apart[@]}" --weights bf16 --layers 8 --swap host_staged --max-ctas 8 --bucket-mb 64
+bench_sync 'bf16-12-layers-from-host*' 40 "${apart[@]}" --weights bf16 --layers 12 --from host --max-ctas 8 --bucket-mb 64
 
 judge --ratio 0.9 --slowdown 0.05 --stall-steps 1
 steps_end

@@ -142,12 +142,13 @@ void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
 
 // Where the chunks that were added last are the matrix.
 bool FillBatch::quantises_as_taken_in(const QuantiseMxfp8Params& matrix) {
-  const std::byte* const end = matrix.source + matrix.rows * matrix.cols * 2;
+  constexpr uint32_t kBits = 16;
+  const std::byte* begin = matrix.source + matrix.rows * matrix.cols * 2;
   size_t first = sources.size();
-  const std::byte* begin = end;
-  while (first > 0 && sources[first - 1].data + sources[first - 1].bytes == begin) {
-    begin = sources[--first].data;
-    if (begin == matrix.source) break;
+  while (begin != matrix.source && first > 0) {
+    const TakeInItem& chunk = sources[--first];
+    if (chunk.data + chunk.bytes != begin || chunk.rule.bits_each != kBits) return false;
+    begin = chunk.data;
   }
   if (begin != matrix.source) return false;
   for (TakeInItem& chunk : std::span(sources).subspan(first)) {

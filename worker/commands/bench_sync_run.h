@@ -26,7 +26,7 @@ struct SyncOptions {
   ModelDeviceOptions device;
   int32_t trainer_gpu = 0;
   std::vector<int32_t> max_ctas = {1};
-  uint64_t bucket_mb = 64;
+  uint64_t bucket_mb = 256;
   int32_t workers = 1;
   int32_t updates = 1;
   int32_t baseline_ms = 1000;
