@@ -18,11 +18,15 @@ namespace warproll {
 
 // Device memory that filling arenas on a GPU keeps for its lists of work and for digests under way.
 inline constexpr uint64_t kFillListBytes = uint64_t{72} << 20;
-// With it, and the buffers of tensors on their way, of which the largest has `largest_tensor_bytes`.
-constexpr uint64_t device_fill_bytes(uint64_t largest_tensor_bytes) {
+// A bucket that comes into device memory, unless the trainer says otherwise. Each costs a GPU that decodes some
+// 30 us (docs/decisions.md 96).
+inline constexpr uint64_t kDeviceBucketBytes = uint64_t{256} << 20;
+// What an update has in device memory while it comes: those lists, a transport's two buckets, and the buffers of
+// tensors on their way, of which the largest has `largest_tensor_bytes`.
+constexpr uint64_t device_receive_bytes(uint64_t largest_tensor_bytes) {
   constexpr uint64_t kBuffers = uint64_t{256} << 20;  // CudaArenaOptions::buffer_bytes
   return (2 * largest_tensor_bytes > kBuffers ? 2 * largest_tensor_bytes : kBuffers) +
-         kFillListBytes;
+         kFillListBytes + 2 * kDeviceBucketBytes;
 }
 
 class ArenaDevice {

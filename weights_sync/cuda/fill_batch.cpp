@@ -135,13 +135,12 @@ void ItemSlots::give(Slot* slot) {
 
 void FillBatch::quantise(const QuantiseMxfp8Params& matrix) {
   check_quantise_mxfp8(matrix);
-  if (matrix.source_dtype != Dtype::kBf16 || !quantises_as_taken_in(matrix)) {
-    quantise_.add({matrix});
-  }
+  if (!quantises_as_taken_in(matrix)) quantise_.add({matrix});
 }
 
-// Where the chunks that were added last are the matrix.
+// Where the chunks that were added last are the matrix, of BF16.
 bool FillBatch::quantises_as_taken_in(const QuantiseMxfp8Params& matrix) {
+  if (matrix.source_dtype != Dtype::kBf16) return false;
   constexpr uint32_t kBits = 16;
   const std::byte* begin = matrix.source + matrix.rows * matrix.cols * 2;
   size_t first = sources.size();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "weights_sync/arena_device.h"
 #include "worker/commands/bench_sync_feed.h"
 #include "worker/commands/bench_sync_link.h"
 #include "worker/commands/bench_sync_mate.h"
@@ -26,7 +27,7 @@ struct SyncOptions {
   ModelDeviceOptions device;
   int32_t trainer_gpu = 0;
   std::vector<int32_t> max_ctas = {1};
-  uint64_t bucket_mb = 256;
+  uint64_t bucket_mb = kDeviceBucketBytes >> 20;
   int32_t workers = 1;
   int32_t updates = 1;
   int32_t baseline_ms = 1000;

@@ -38,12 +38,10 @@ int32_t tokens_of_one_width(int32_t context) {
   return width * kBlockTokens - context - 1;  // a step may run ahead
 }
 
-// As WorkerNode's: tensors on their way, a transport's two buckets.
 uint64_t receive_bytes(const RandomCheckpoint& checkpoint) {
   uint64_t largest = 0;
   for (const TensorInfo& tensor : checkpoint.tensors) largest = std::max(largest, tensor.bytes);
-  constexpr uint64_t kBuckets = uint64_t{512} << 20;
-  return device_fill_bytes(largest) + kBuckets;
+  return device_receive_bytes(largest);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "worker/config/trainer_config.h"
 
+#include "weights_sync/arena_device.h"
 #include "worker/config/shared_sections.h"
 #include "worker/config/yaml_config.h"
 
@@ -71,6 +72,12 @@ void describe_checkpoints(ConfigVisitor& v, TrainerConfig::Checkpoints& checkpoi
 }
 
 }  // namespace
+
+uint64_t TrainerConfig::Checkpoints::bucket_bytes() const {
+  constexpr uint64_t kHostBucketBytes = uint64_t{16} << 20;
+  if (bucket_mb != 0) return static_cast<uint64_t>(bucket_mb) << 20;
+  return transport == "nccl" ? kDeviceBucketBytes : kHostBucketBytes;
+}
 
 void describe(ConfigVisitor& v, TrainerConfig& config) {
   describe_session(v, config);

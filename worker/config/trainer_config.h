@@ -58,11 +58,7 @@ struct TrainerConfig {
     int64_t bucket_mb = 0;
     int64_t deadline_ms = 60000;
     int64_t quorum = 0;
-    // Each bucket costs a GPU that decodes some 30 us: with nccl few large ones.
-    [[nodiscard]] uint64_t bucket_bytes() const {
-      const int64_t unit = transport == "nccl" ? 256 : 16;
-      return static_cast<uint64_t>(bucket_mb == 0 ? unit : bucket_mb) << 20;
-    }
+    [[nodiscard]] uint64_t bucket_bytes() const;
   } checkpoints;
 
   struct Logging {

@@ -16,7 +16,6 @@ uint64_t kv_block_bytes(const ModelDevice& device, const ModelConfig& model, int
                                model.head_dim * device.runner.kv_value_bytes);
 }
 
-// What an update has in device memory while it comes: tensors on their way, a transport's two buckets.
 uint64_t receive_bytes(const ArenaLayout& layout) {
   uint64_t largest = 0;
   for (const ArenaSlot& slot : layout.slots) {
@@ -26,8 +25,7 @@ uint64_t receive_bytes(const ArenaLayout& layout) {
       largest = std::max(largest, bytes);
     }
   }
-  constexpr uint64_t kBuckets = uint64_t{512} << 20;  // as a trainer has them by default
-  return device_fill_bytes(largest) + kBuckets;
+  return device_receive_bytes(largest);
 }
 
 }  // namespace
