@@ -32,6 +32,8 @@ constexpr uint64_t device_receive_bytes(uint64_t largest_tensor_bytes) {
 class ArenaDevice {
  public:
   virtual ~ArenaDevice() = default;
+  // Other GPUs can write into its memory; false: it is the host's, page-locked (host_staged).
+  [[nodiscard]] virtual bool in_device_memory() const = 0;
   // kArenaAlignment-aligned. kResourceExhausted with the size when there is no room; bytes > 0.
   virtual Result<std::byte*> allocate(uint64_t bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;

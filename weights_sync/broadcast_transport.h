@@ -25,6 +25,7 @@
 #include "protocol/status.h"
 #include "weights_sync/checkpoint.h"
 #include "weights_sync/manifest.h"
+#include "weights_sync/packed_arena.h"
 
 namespace warproll {
 
@@ -63,6 +64,10 @@ struct ReceiveRequest {
   std::string nccl_unique_id = {};
   int32_t rank = 0;             // this worker's; 0 = no group
   DeviceSink device_sink = {};  // null: this worker's weights are in host memory
+  // As packed_arena() said: the stream is this arena instead of the manifest's tensors. With a device_sink
+  // it is received in place, into `arena` on the device; the sink then only hears of it.
+  std::optional<PackedArena> packed = {};
+  std::span<std::byte> arena = {};  // [packed->bytes]
 };
 
 using HelloEnvironment = std::vector<std::pair<std::string, std::string>>;  // as Hello.environment
@@ -73,6 +78,11 @@ class BroadcastTransport {
   [[nodiscard]] virtual std::string_view name() const = 0;  // as HELLO and UpdateBegin have it
   // Can what the Begin names be received here? Not ok: why the update is rejected. Does not block.
   [[nodiscard]] virtual Status check(const UpdateBegin&) const { return ok_status(); }
+  // Whether the stream of this Begin is an arena that the trainer has packed. Not ok: what it says of it is
+  // no such thing. Does not block.
+  [[nodiscard]] virtual Result<std::optional<PackedArena>> packed_arena(const UpdateBegin&) const {
+    return std::optional<PackedArena>();
+  }
   // What the trainer has to know of this end, for HELLO.
   [[nodiscard]] virtual HelloEnvironment environment() const { return {}; }
   // Blocks until every byte of the stream went to `sink`, or: kAborted = cancelled,

@@ -44,8 +44,15 @@ Status UpdateWork::check(const UpdateBegin& begin) {
                             transport_names());
   }
   WARPROLL_TRY(transport->check(begin));
-  WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, options_.layout,
-                                                   static_cast<bool>(options_.golden_gate)));
+  WARPROLL_TRY_ASSIGN(packed, transport->packed_arena(begin));
+  if (packed && options_.device && !options_.device->in_device_memory()) {
+    return invalid_argument(
+        "packed arena: this worker keeps its weights in host memory (weights.swap host_staged), wanted a "
+        "stream of tensors (checkpoints.nccl_stream tensors)");
+  }
+  WARPROLL_TRY_ASSIGN(
+      staging, WeightStaging::plan(begin, options_.layout, static_cast<bool>(options_.golden_gate),
+                                   packed));
   current_.emplace();
   current_->begin = begin;
   current_->begin.manifest.clear();
@@ -86,7 +93,7 @@ Status UpdateWork::receive(const UpdateStart& start, Clock::time_point deadline,
   WARPROLL_TRY(staging.open(std::move(*current_->standby)));
   current_->standby.reset();
   received_bytes_ = 0;
-  total_bytes_ = staging.manifest().stream_bytes();
+  total_bytes_ = staging.stream_bytes();
   receiving_version_ = id.weight_version;
   const StreamSink sink = [&](uint64_t offset, std::span<const std::byte> bytes) {
     received_bytes_ += bytes.size();
@@ -97,6 +104,8 @@ Status UpdateWork::receive(const UpdateStart& start, Clock::time_point deadline,
   request.participants = start.participants;
   request.nccl_unique_id = start.nccl_unique_id;
   request.rank = rank_of(options_.protocol.producer_id_hex, start.participants);
+  request.packed = staging.packed();
+  request.arena = staging.arena();
   if (options_.device) {
     request.device_sink = [&](uint64_t offset, std::span<const std::byte> bytes, void* stream) {
       received_bytes_ += bytes.size();

@@ -1,6 +1,7 @@
 #include "weights_sync/weight_staging.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,11 +53,15 @@ Digest digest_of(const StandbyArena& standby, const ArenaLayout& layout,
 struct WeightStaging::Impl {
   Manifest manifest;
   ArenaLayout layout;
+  std::optional<PackedArena> packed;
   std::vector<uint64_t> entry_offsets;  // [entries] in the stream, ascending
   std::optional<StandbyArena> standby;
   std::unique_ptr<WeightFiller> filler;  // before the standby: it writes there until it is gone
   std::span<std::byte> arena;
+  uint64_t packed_bytes = 0;  // that have come
 
+  Status take_packed(uint64_t offset, uint64_t bytes);
+  [[nodiscard]] Result<FilledArena> finish_packed(const Digest& digest) const;
   [[nodiscard]] std::vector<DevicePart> parts_of(uint64_t stream_offset,
                                                  std::span<const std::byte> bytes) const;
 };
@@ -68,9 +73,15 @@ WeightStaging::~WeightStaging() = default;
 
 const Manifest& WeightStaging::manifest() const { return impl_->manifest; }
 uint64_t WeightStaging::arena_bytes() const { return impl_->layout.total_bytes; }
+uint64_t WeightStaging::stream_bytes() const {
+  return impl_->packed ? impl_->packed->bytes : impl_->manifest.stream_bytes();
+}
+const std::optional<PackedArena>& WeightStaging::packed() const { return impl_->packed; }
+std::span<std::byte> WeightStaging::arena() const { return impl_->arena; }
 
 Result<WeightStaging> WeightStaging::plan(const UpdateBegin& begin, const LayoutFunction& layout,
-                                          bool has_gate) {
+                                          bool has_gate,
+                                          const std::optional<PackedArena>& packed) {
   WARPROLL_TRY_ASSIGN(manifest, decode_manifest(begin.manifest));
   if (manifest.weight_version != begin.id.weight_version) {
     return invalid_argument("manifest: it is of version " +
@@ -91,7 +102,14 @@ Result<WeightStaging> WeightStaging::plan(const UpdateBegin& begin, const Layout
   }
   WARPROLL_TRY_ASSIGN(fill_plan, make_fill_plan(arena_layout, arena_layout.total_bytes, &manifest));
   (void)fill_plan;
+  if (packed) {
+    WARPROLL_TRY(check_packed_arena(*packed, arena_layout));
+    if (manifest.weight_digest == Digest{}) {
+      return invalid_argument("packed arena: the manifest does not say its weight digest");
+    }
+  }
   auto impl = std::make_unique<Impl>();
+  impl->packed = packed;
   impl->manifest = std::move(manifest);
   impl->layout = std::move(arena_layout);
   for (const ManifestEntry& entry : impl->manifest.entries) {
@@ -104,7 +122,8 @@ Status WeightStaging::open(StandbyArena standby) {
   Impl& impl = *impl_;
   WARPROLL_TRY_ASSIGN(arena, standby.overwrite(impl.layout.total_bytes));
   impl.standby = std::move(standby);
-  impl.arena = arena;
+  impl.arena = arena.first(impl.layout.total_bytes);
+  if (impl.packed) return ok_status();
   WARPROLL_TRY_ASSIGN(filler, make_filler(*impl.standby, impl.layout, impl.arena, &impl.manifest));
   impl.filler = std::move(filler);
   for (const ManifestEntry& entry : impl.manifest.entries) {
@@ -133,7 +152,35 @@ std::vector<DevicePart> WeightStaging::Impl::parts_of(uint64_t stream_offset,
   return parts;
 }
 
+// Bytes [offset, + bytes) of the arena come, each once.
+Status WeightStaging::Impl::take_packed(uint64_t offset, uint64_t bytes) {
+  if (offset > arena.size() || bytes > arena.size() - offset) {
+    return invalid_argument("packed arena: bytes " + std::to_string(offset) + " + " +
+                            std::to_string(bytes) + " of " + std::to_string(arena.size()));
+  }
+  packed_bytes += bytes;
+  return ok_status();
+}
+
+Result<FilledArena> WeightStaging::Impl::finish_packed(const Digest& digest) const {
+  if (packed_bytes != packed->bytes) {
+    return data_loss("packed arena: " + std::to_string(packed_bytes) + " of " +
+                     std::to_string(packed->bytes) + " bytes came");
+  }
+  if (digest != packed->digest) {
+    return data_loss("the packed arena's digest is " + to_hex(digest) + ", the trainer's is " +
+                     to_hex(packed->digest));
+  }
+  return FilledArena{manifest.weight_digest, manifest.source_digest, packed_bytes};
+}
+
 Status WeightStaging::write(uint64_t stream_offset, std::span<const std::byte> bytes) {
+  if (impl_->packed) {
+    WARPROLL_CHECK(impl_->standby && !impl_->standby->device(), "host bytes for a device's arena");
+    WARPROLL_TRY(impl_->take_packed(stream_offset, bytes.size()));
+    std::memcpy(impl_->arena.data() + stream_offset, bytes.data(), bytes.size());
+    return ok_status();
+  }
   WARPROLL_CHECK(impl_->filler != nullptr, "write() before open()");
   for (const DevicePart& part : impl_->parts_of(stream_offset, bytes)) {
     WARPROLL_TRY(impl_->filler->put_part(part.tensor_name, part.offset_bytes, part.bytes));
@@ -143,23 +190,39 @@ Status WeightStaging::write(uint64_t stream_offset, std::span<const std::byte> b
 
 Status WeightStaging::write_device(uint64_t stream_offset, std::span<const std::byte> device_bytes,
                                    void* stream) {
+  if (impl_->packed) {
+    WARPROLL_CHECK(device_bytes.data() == impl_->arena.data() + stream_offset,
+                   "bytes of a packed arena come in place");
+    return impl_->take_packed(stream_offset, device_bytes.size());
+  }
   WARPROLL_CHECK(impl_->filler != nullptr, "write_device() before open()");
   return impl_->filler->put_device(impl_->parts_of(stream_offset, device_bytes), stream);
 }
 
 Result<StagedWeightsPtr> WeightStaging::finish(const GoldenGateFunction& gate) {
   Impl& impl = *impl_;
-  WARPROLL_CHECK(impl.filler != nullptr, "finish() before open()");
-  WARPROLL_TRY_ASSIGN(filled, impl.filler->finish());
-  WARPROLL_TRY(
-      check_digest("the source digest", filled.source_digest, impl.manifest.source_digest));
-  WARPROLL_TRY(
-      check_digest("the weight digest", filled.weight_digest, impl.manifest.weight_digest));
   StagedWeights weights;
+  FilledArena filled;
+  if (impl.packed) {
+    WARPROLL_CHECK(impl.standby.has_value(), "finish() before open()");
+    weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
+    const Digest bytes_digest =
+        impl.standby->device() ? weights.layout_digest : tensor_digest(impl.arena);
+    WARPROLL_TRY_ASSIGN(packed, impl.finish_packed(bytes_digest));
+    filled = packed;
+  } else {
+    WARPROLL_CHECK(impl.filler != nullptr, "finish() before open()");
+    WARPROLL_TRY_ASSIGN(from_tensors, impl.filler->finish());
+    filled = from_tensors;
+    WARPROLL_TRY(
+        check_digest("the source digest", filled.source_digest, impl.manifest.source_digest));
+    WARPROLL_TRY(
+        check_digest("the weight digest", filled.weight_digest, impl.manifest.weight_digest));
+    weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
+  }
   weights.weight_version = impl.manifest.weight_version;
   weights.weight_digest = filled.weight_digest;
   weights.source_digest = filled.source_digest;
-  weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
   impl.filler.reset();  // it points to the layout
   weights.layout = std::move(impl.layout);
   weights.files = impl.manifest.files;

@@ -27,6 +27,8 @@ class CudaArenaDevice final : public ArenaDevice {
     load_pack_kernels();
   }
 
+  [[nodiscard]] bool in_device_memory() const override { return !options_.host_staged; }
+
   Result<std::byte*> allocate(uint64_t bytes) override {
     select();
     void* memory = nullptr;

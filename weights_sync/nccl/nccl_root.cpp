@@ -1,26 +1,28 @@
 #include "weights_sync/nccl/nccl_root.h"
 
-#include <algorithm>
-
 namespace warproll {
 namespace {
 
 Status send_buckets(NcclApi& api, NcclCommunicator& group, StagingSlots& slots,
                     const RootTask& task) {
-  const Manifest& manifest = *task.manifest;
-  const uint64_t num_buckets = manifest.num_buckets();
-  for (uint64_t i = 0; i < num_buckets; ++i) {
+  for (uint64_t i = 0; i < task.buckets.count(); ++i) {
     StagingSlots::Slot& slot = slots.slot_of(i);
-    const uint64_t bytes = manifest.bytes_of_bucket(i);
-    const std::string what = "bucket " + std::to_string(i) + " of " + std::to_string(num_buckets);
-    if (i >= 2) {
-      WARPROLL_TRY(group.await(slot.used, what + ", its slot"));  // the pinned half is free
-      WARPROLL_TRY(api.wait(slots.processing(), slot.moved));     // and so will be the device's
+    const uint64_t bytes = task.buckets.bytes(i);
+    const std::string what = task.buckets.name(i);
+    std::byte* from = slot.device;
+    if (task.arena != nullptr) {
+      from = task.arena + task.buckets.offset(i);
+      if (i >= 2) WARPROLL_TRY(group.await(slot.moved, what + ", the one two before"));
+    } else {
+      if (i >= 2) {
+        WARPROLL_TRY(group.await(slot.used, what + ", its slot"));  // the pinned half is free
+        WARPROLL_TRY(api.wait(slots.processing(), slot.moved));     // and so will be the device's
+      }
+      WARPROLL_TRY(task.fill(task.buckets.offset(i), bytes, slot, slots));
+      WARPROLL_TRY(api.record(slot.used, slots.processing()));
+      WARPROLL_TRY(api.wait(slots.communication(), slot.used));
     }
-    WARPROLL_TRY(task.fill(i * manifest.bucket_bytes, bytes, slot, slots));
-    WARPROLL_TRY(api.record(slot.used, slots.processing()));
-    WARPROLL_TRY(api.wait(slots.communication(), slot.used));
-    WARPROLL_TRY(group.broadcast(slot.device, bytes, slots.communication(), what));
+    WARPROLL_TRY(group.broadcast(from, bytes, slots.communication(), what));
     WARPROLL_TRY(api.record(slot.moved, slots.communication()));
   }
   WARPROLL_TRY(group.meet(slots.word(), slots.communication()));
@@ -31,8 +33,8 @@ Status send_buckets(NcclApi& api, NcclCommunicator& group, StagingSlots& slots,
 }  // namespace
 
 Status send_to_group(const std::shared_ptr<NcclApi>& api, const RootTask& task) {
-  const uint64_t slot_bytes = std::max<uint64_t>(
-      kMinBucketBytes, std::min(task.manifest->bucket_bytes, task.manifest->stream_bytes()));
+  const bool in_place = task.arena != nullptr;
+  const uint64_t slot_bytes = in_place ? kMinBucketBytes : task.buckets.slot_bytes();
   bool has_formed = false;
   const auto send = [&]() -> Status {
     WARPROLL_TRY(api->bind_thread());
@@ -40,7 +42,8 @@ Status send_to_group(const std::shared_ptr<NcclApi>& api, const RootTask& task) 
     WARPROLL_TRY_ASSIGN(group,
                         NcclCommunicator::form(api, task.membership, task.name, task.limits));
     has_formed = true;
-    Status status = slots->register_with(*group);
+    Status status = in_place ? group->register_buffer(task.arena, task.buckets.stream_bytes)
+                             : slots->register_with(*group);
     if (status.ok()) status = send_buckets(*api, *group, *slots, task);
     if (status.ok()) {
       group->close();

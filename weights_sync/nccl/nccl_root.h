@@ -1,4 +1,4 @@
-// The root's part of one group: rank 0 broadcasts the stream of a manifest to the members.
+// The root's part of one group: rank 0 broadcasts the stream of an offer to the members.
 // Private to NcclSource. Thread: one, its own.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "weights_sync/manifest.h"
+#include "weights_sync/nccl/buckets.h"
 #include "weights_sync/nccl/nccl_communicator.h"
 #include "weights_sync/nccl/staging_slots.h"
 
@@ -20,9 +20,10 @@ struct RootTask {
   NcclMembership membership;
   std::string name;
   NcclLimits limits;
-  std::shared_ptr<const Manifest> manifest;
+  Buckets buckets;
   SlotFill fill;
-  bool from_host = true;  // the fill uses slot.pinned
+  bool from_host = true;       // the fill uses slot.pinned
+  std::byte* arena = nullptr;  // instead of a fill: [buckets.stream_bytes] on the GPU, sent as they lie
 };
 
 // Blocks until every member has every byte. Leaves nothing behind; errors as NcclCommunicator's.

@@ -19,8 +19,10 @@ using Clock = std::chrono::steady_clock;
 
 struct Offer {
   std::shared_ptr<const Manifest> manifest;
-  SlotFill fill;
+  SlotFill fill = {};
   bool from_host = true;
+  std::optional<PackedArena> packed = {};
+  std::shared_ptr<std::byte> arena = {};  // of `packed`
 };
 
 // One group's thread and what came of it.
@@ -97,8 +99,10 @@ struct NcclSource::Impl : std::enable_shared_from_this<NcclSource::Impl> {
 };
 
 TransportRoute NcclSource::Impl::put(Offer offer) {
-  TransportRoute route{"nccl", encode_nccl_terms(terms), ""};
-  route.suits = [mine = terms](const HelloEnvironment& worker) {
+  HelloEnvironment offered = terms;
+  if (offer.packed) add_packed_arena(offered, *offer.packed);
+  TransportRoute route{"nccl", encode_nccl_terms(offered), ""};
+  route.suits = [mine = std::move(offered)](const HelloEnvironment& worker) {
     return check_nccl_terms(mine, worker);
   };
   const std::weak_ptr<Impl> weak = weak_from_this();
@@ -139,10 +143,12 @@ Result<std::string> NcclSource::Impl::start(const UpdateId& id,
       "version " + std::to_string(id.weight_version) + ", attempt " + std::to_string(id.attempt),
       {Clock::now() + std::chrono::milliseconds(deadline_ms), &transfer->cancellation,
        options.silence, options.ending},
-      offer->second.manifest,
+      buckets_of(*offer->second.manifest, offer->second.packed),
       offer->second.fill,
-      offer->second.from_host};
-  transfer->thread = std::thread([api = api, task = std::move(task), raw = transfer.get()] {
+      offer->second.from_host,
+      offer->second.arena.get()};
+  transfer->thread = std::thread([api = api, task = std::move(task), raw = transfer.get(),
+                                  arena = offer->second.arena] {
     const Status status = send_to_group(api, task);
     const std::lock_guard outcome_lock(raw->mutex);
     raw->outcome = status;
@@ -199,13 +205,23 @@ NcclSource::~NcclSource() {
 
 Result<TransportRoute> NcclSource::offer(const OfferedCheckpoint& offered) {
   WARPROLL_TRY_ASSIGN(stream, OfferedStream::make(offered));
-  return impl_->put({offered.manifest, fill_from_host(impl_->api, stream), true});
+  return impl_->put({.manifest = offered.manifest, .fill = fill_from_host(impl_->api, stream)});
 }
 
 TransportRoute NcclSource::offer_device(std::shared_ptr<const Manifest> manifest,
                                         DeviceTensors tensors) {
   SlotFill fill = fill_from_device(impl_->api, manifest, std::move(tensors));
-  return impl_->put({std::move(manifest), std::move(fill), false});
+  return impl_->put(
+      {.manifest = std::move(manifest), .fill = std::move(fill), .from_host = false});
+}
+
+TransportRoute NcclSource::offer_arena(std::shared_ptr<const Manifest> manifest,
+                                       const PackedArena& packed,
+                                       std::shared_ptr<std::byte> arena) {
+  return impl_->put({.manifest = std::move(manifest),
+                     .from_host = false,
+                     .packed = packed,
+                     .arena = std::move(arena)});
 }
 
 void NcclSource::withdraw(uint64_t weight_version) {

@@ -1,6 +1,6 @@
 // NcclSource: the trainer's side of the `nccl` transport. Its routes form groups (GroupTransfers):
 // for each group a fresh communicator and a thread that broadcasts the offered bytes, out of the
-// checkpoint's mapped files or out of GPU memory that the caller has them in.
+// checkpoint's mapped files, or out of GPU memory that the caller has them in, as tensors or as an arena.
 //
 // A group ends by itself at its deadline, when NCCL reports a failure, or when nothing moves; stop,
 // withdraw and the destructor end it at once. Groups run beside each other.
@@ -36,6 +36,10 @@ class NcclSource final : public BroadcastSource {
   Result<TransportRoute> offer(const OfferedCheckpoint& offered) override;
   // The same from GPU memory.
   TransportRoute offer_device(std::shared_ptr<const Manifest> manifest, DeviceTensors tensors);
+  // As an arena that is packed: `arena`, [packed.bytes] on the source's GPU and at rest, is sent as it lies
+  // to workers whose layout it is, and kept until the offer is withdrawn and its groups have ended.
+  TransportRoute offer_arena(std::shared_ptr<const Manifest> manifest, const PackedArena& packed,
+                             std::shared_ptr<std::byte> arena);
   // Returns before its groups have ended; `tensors` may be called until num_groups() says so.
   void withdraw(uint64_t weight_version) override;
 

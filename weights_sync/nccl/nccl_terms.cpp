@@ -10,6 +10,11 @@ constexpr std::string_view kVersion = "nccl.version";
 constexpr std::string_view kMaxCtas = "nccl.max_ctas";
 constexpr std::string_view kSlots = "nccl.slots";  // kRegistered, or not said
 constexpr std::string_view kRegistered = "registered";
+constexpr std::string_view kArenas = "nccl.arenas";  // kReceived: of a worker that takes packed ones
+constexpr std::string_view kReceived = "received";
+constexpr std::string_view kArenaLayout = "nccl.arena.layout";  // of a packed arena: what it is
+constexpr std::string_view kArenaBytes = "nccl.arena.bytes";
+constexpr std::string_view kArenaDigest = "nccl.arena.digest";
 // Interfaces, debugging and the like may differ from machine to machine; these may not.
 constexpr std::string_view kShared[] = {
     "NCCL_ALGO",          "NCCL_PROTO",         "NCCL_NET",      "NCCL_BUFFSIZE",
@@ -28,7 +33,8 @@ HelloEnvironment nccl_terms(const std::string& version, int32_t max_ctas,
                             const HelloEnvironment& environment) {
   HelloEnvironment terms = {{std::string(kVersion), version},
                             {std::string(kMaxCtas), std::to_string(max_ctas)},
-                            {std::string(kSlots), std::string(kRegistered)}};
+                            {std::string(kSlots), std::string(kRegistered)},
+                            {std::string(kArenas), std::string(kReceived)}};
   terms.insert(terms.end(), environment.begin(), environment.end());
   return terms;
 }
@@ -37,7 +43,8 @@ std::string encode_nccl_terms(const HelloEnvironment& terms) {
   std::string text;
   for (const auto& [key, value] : terms) {
     const bool is_shared =
-        key == kVersion || key == kMaxCtas || key == kSlots ||
+        key == kVersion || key == kMaxCtas || key == kSlots || key == kArenaLayout ||
+        key == kArenaBytes || key == kArenaDigest ||
         std::find(std::begin(kShared), std::end(kShared), key) != std::end(kShared);
     if (is_shared) text += key + "=" + value + "\n";
   }
@@ -54,6 +61,36 @@ HelloEnvironment decode_nccl_terms(std::string_view source) {
     terms.emplace_back(line.substr(0, equals), line.substr(equals + 1));
   }
   return terms;
+}
+
+void add_packed_arena(HelloEnvironment& terms, const PackedArena& packed) {
+  terms.emplace_back(kArenaLayout, to_hex(packed.layout));
+  terms.emplace_back(kArenaBytes, std::to_string(packed.bytes));
+  terms.emplace_back(kArenaDigest, to_hex(packed.digest));
+}
+
+Result<std::optional<PackedArena>> packed_arena_of(const HelloEnvironment& terms) {
+  const std::string layout = value_of(terms, kArenaLayout);
+  const std::string bytes = value_of(terms, kArenaBytes);
+  const std::string digest = value_of(terms, kArenaDigest);
+  if (layout.empty() && bytes.empty() && digest.empty()) return std::optional<PackedArena>();
+  const auto named = [](std::string_view key, const Result<Digest>& value) {
+    return value.status().with_context(std::string(key));
+  };
+  PackedArena packed;
+  const Result<Digest> layout_key = digest_from_hex(layout);
+  WARPROLL_TRY(named(kArenaLayout, layout_key));
+  const Result<Digest> arena_digest = digest_from_hex(digest);
+  WARPROLL_TRY(named(kArenaDigest, arena_digest));
+  packed.layout = *layout_key;
+  packed.digest = *arena_digest;
+  const char* const end = bytes.data() + bytes.size();
+  const auto [parsed, error] = std::from_chars(bytes.data(), end, packed.bytes);
+  if (error != std::errc() || parsed != end || packed.bytes == 0) {
+    return invalid_argument(std::string(kArenaBytes) + " is '" + bytes +
+                            "', wanted a number of bytes above 0");
+  }
+  return std::optional<PackedArena>(packed);
 }
 
 bool with_registered_slots(const HelloEnvironment& terms) {
@@ -77,6 +114,11 @@ Status check_nccl_terms(const HelloEnvironment& trainer, const HelloEnvironment&
   }
   if (!value_of(trainer, kSlots).empty() && value_of(trainer, kSlots) != value_of(worker, kSlots)) {
     return differ(kSlots, std::string(kSlots));
+  }
+  if (!value_of(trainer, kArenaLayout).empty() && value_of(worker, kArenas) != kReceived) {
+    return failed_precondition("the trainer sends a packed arena, " + std::string(kArenas) +
+                               " is '" + value_of(worker, kArenas) + "' at the worker, wanted '" +
+                               std::string(kReceived) + "'");
   }
   for (const std::string_view key : kShared) {
     if (value_of(trainer, key) != value_of(worker, key)) return differ(key, std::string(key));

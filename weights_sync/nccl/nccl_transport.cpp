@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "weights_sync/nccl/buckets.h"
 #include "weights_sync/nccl/nccl_communicator.h"
 #include "weights_sync/nccl/nccl_terms.h"
 #include "weights_sync/nccl/staging_slots.h"
@@ -21,25 +22,32 @@ Status check_group(const ReceiveRequest& request) {
   return ok_status();
 }
 
+bool is_in_place(const ReceiveRequest& request) {
+  return request.packed.has_value() && request.device_sink != nullptr;
+}
+
 // The stream of one receive, bucket by bucket.
 class BucketReceive {
  public:
-  BucketReceive(NcclApi& api, NcclCommunicator& group, StagingSlots& slots,
-                const Manifest& manifest, const StreamSink& sink, const DeviceSink& device_sink)
+  BucketReceive(NcclApi& api, NcclCommunicator& group, StagingSlots& slots, const Buckets& buckets,
+                const StreamSink& sink, const ReceiveRequest& request)
       : api_(api),
         group_(group),
         slots_(slots),
-        manifest_(manifest),
+        buckets_(buckets),
         sink_(sink),
-        device_sink_(device_sink) {}
+        device_sink_(request.device_sink),
+        arena_(is_in_place(request) ? request.arena.data() : nullptr) {}
 
   Status run() {
-    const uint64_t num_buckets = manifest_.num_buckets();
+    const uint64_t num_buckets = buckets_.count();
     for (uint64_t i = 0; i < std::min<uint64_t>(2, num_buckets); ++i) WARPROLL_TRY(enqueue(i));
     for (uint64_t i = 0; i < num_buckets; ++i) {
       WARPROLL_TRY(take(i));
       if (i + 2 < num_buckets) WARPROLL_TRY(enqueue(i + 2));
-      if (!device_sink_) WARPROLL_TRY(sink_(offset_of(i), {slot_of(i).pinned, bytes_of(i)}));
+      if (!device_sink_) {
+        WARPROLL_TRY(sink_(buckets_.offset(i), {slot_of(i).pinned, buckets_.bytes(i)}));
+      }
     }
     WARPROLL_TRY(group_.meet(slots_.word(), slots_.communication()));
     WARPROLL_TRY(api_.record(slots_.ended(), slots_.communication()));
@@ -50,38 +58,40 @@ class BucketReceive {
 
  private:
   [[nodiscard]] StagingSlots::Slot& slot_of(uint64_t i) { return slots_.slot_of(i); }
-  [[nodiscard]] uint64_t offset_of(uint64_t i) const { return i * manifest_.bucket_bytes; }
-  [[nodiscard]] uint64_t bytes_of(uint64_t i) const { return manifest_.bytes_of_bucket(i); }
-  [[nodiscard]] std::string name_of(uint64_t i) const {
-    return "bucket " + std::to_string(i) + " of " + std::to_string(manifest_.num_buckets());
+  // Where the bucket comes to.
+  [[nodiscard]] std::byte* place_of(uint64_t i) {
+    return arena_ == nullptr ? slot_of(i).device : arena_ + buckets_.offset(i);
   }
 
   Status enqueue(uint64_t i) {
     StagingSlots::Slot& slot = slot_of(i);
     if (i >= 2) WARPROLL_TRY(api_.wait(slots_.communication(), slot.used));
-    WARPROLL_TRY(group_.broadcast(slot.device, bytes_of(i), slots_.communication(), name_of(i)));
+    WARPROLL_TRY(group_.broadcast(place_of(i), buckets_.bytes(i), slots_.communication(),
+                                  buckets_.name(i)));
     return api_.record(slot.moved, slots_.communication());
   }
 
   // When the bucket is there: on to the device's sink, or to the host.
   Status take(uint64_t i) {
     StagingSlots::Slot& slot = slot_of(i);
-    WARPROLL_TRY(group_.await(slot.moved, name_of(i)));
+    WARPROLL_TRY(group_.await(slot.moved, buckets_.name(i)));
     if (device_sink_) {
-      WARPROLL_TRY(device_sink_(offset_of(i), {slot.device, bytes_of(i)}, slots_.processing()));
+      WARPROLL_TRY(device_sink_(buckets_.offset(i), {place_of(i), buckets_.bytes(i)},
+                                slots_.processing()));
       return api_.record(slot.used, slots_.processing());
     }
-    WARPROLL_TRY(api_.copy(slot.pinned, slot.device, bytes_of(i), slots_.processing()));
+    WARPROLL_TRY(api_.copy(slot.pinned, slot.device, buckets_.bytes(i), slots_.processing()));
     WARPROLL_TRY(api_.record(slot.used, slots_.processing()));
-    return group_.await(slot.used, name_of(i) + ", copy to the host");
+    return group_.await(slot.used, buckets_.name(i) + ", copy to the host");
   }
 
   NcclApi& api_;
   NcclCommunicator& group_;
   StagingSlots& slots_;
-  const Manifest& manifest_;
+  const Buckets& buckets_;
   const StreamSink& sink_;
   const DeviceSink& device_sink_;
+  std::byte* const arena_;  // in place; null: through the slots
 };
 
 }  // namespace
@@ -109,20 +119,30 @@ Status NcclTransport::check(const UpdateBegin& begin) const {
   return check_nccl_terms(decode_nccl_terms(begin.source), terms_);
 }
 
+Result<std::optional<PackedArena>> NcclTransport::packed_arena(const UpdateBegin& begin) const {
+  return packed_arena_of(decode_nccl_terms(begin.source));
+}
+
 Status NcclTransport::receive(const ReceiveRequest& request, const Manifest& manifest,
                               const StreamSink& sink, const Cancellation& cancellation) {
   ++stats_.receives;
   const auto run = [&]() -> Status {
     WARPROLL_TRY(check_group(request));
+    if (arena_is_held_) {
+      return failed_precondition(
+          "a kernel of an earlier group has not ended and may write into the standby weights: restart "
+          "this worker");
+    }
     settle();  // groups form one after the other
     WARPROLL_TRY(api_->bind_thread());
-    const uint64_t slot_bytes = std::max<uint64_t>(
-        kMinBucketBytes, std::min(manifest.bucket_bytes, manifest.stream_bytes()));
-    WARPROLL_TRY(want_slots(slot_bytes, !request.device_sink));
-    const Status status = receive_stream(request, manifest, sink, cancellation, *slots_);
+    const Buckets buckets = buckets_of(manifest, request.packed);
+    WARPROLL_TRY(want_slots(is_in_place(request) ? kMinBucketBytes : buckets.slot_bytes(),
+                            !request.device_sink));
+    const Status status = receive_stream(request, buckets, sink, cancellation, *slots_);
     if (!slots_->drain(options_.ending)) {
       stats_.abandoned_bytes += 2 * slots_->slot_bytes();
       slots_.reset();
+      arena_is_held_ = is_in_place(request);
     }
     return status;
   };
@@ -142,7 +162,7 @@ Status NcclTransport::want_slots(uint64_t slot_bytes, bool with_pinned) {
   return ok_status();
 }
 
-Status NcclTransport::receive_stream(const ReceiveRequest& request, const Manifest& manifest,
+Status NcclTransport::receive_stream(const ReceiveRequest& request, const Buckets& buckets,
                                      const StreamSink& sink, const Cancellation& cancellation,
                                      StagingSlots& slots) {
   const HelloEnvironment trainer = decode_nccl_terms(request.source);
@@ -153,9 +173,14 @@ Status NcclTransport::receive_stream(const ReceiveRequest& request, const Manife
   const std::string name = "version " + std::to_string(request.id.weight_version) + ", attempt " +
                            std::to_string(request.id.attempt);
   WARPROLL_TRY_ASSIGN(group, NcclCommunicator::form(api_, membership, name, limits));
-  Status status = with_registered_slots(trainer) ? slots.register_with(*group) : ok_status();
+  Status status = ok_status();
+  if (with_registered_slots(trainer)) {
+    status = is_in_place(request)
+                 ? group->register_buffer(request.arena.data(), buckets.stream_bytes)
+                 : slots.register_with(*group);
+  }
   if (status.ok()) {
-    status = BucketReceive(*api_, *group, slots, manifest, sink, request.device_sink).run();
+    status = BucketReceive(*api_, *group, slots, buckets, sink, request).run();
   }
   if (status.ok()) {
     close(std::move(group));

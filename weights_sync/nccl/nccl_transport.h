@@ -2,10 +2,14 @@
 // broadcasts the manifest's stream bucket by bucket through two staging slots on each GPU. While
 // bucket i + 1 is on its way, bucket i is given to the sink.
 //
+// A packed arena (ReceiveRequest::packed) is broadcast into its place on the GPU, without slots: sender and NIC
+// write where the weights will serve.
+//
 // Bytes reach a sink only after they have arrived. With a device_sink they stay on the GPU; without
 // one (a worker whose weights are in host memory) they are copied to pinned memory for `sink`.
 // A receive that went well returns when the stream has ended; its group is taken apart meanwhile, on a
-// thread of its own, which the next receive and settle() wait for. After a failure nothing is left.
+// thread of its own, which the next receive and settle() wait for. After a failure nothing is left; where
+// a kernel does not end that was to write into an arena, later receives are refused.
 // GPU memory, beside NCCL's own: two buckets, kept from the first receive on while their size stays (to
 // allocate or to free stops the whole GPU, and so whoever decodes there).
 #pragma once
@@ -13,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -23,6 +28,7 @@ namespace warproll {
 
 class NcclCommunicator;
 class StagingSlots;
+struct Buckets;
 
 struct NcclTransportOptions {
   int32_t max_ctas = 4;                       // the trainer may not want more than that of this GPU
@@ -47,6 +53,8 @@ class NcclTransport final : public BroadcastTransport {
   [[nodiscard]] std::string_view name() const override { return "nccl"; }
   [[nodiscard]] HelloEnvironment environment() const override { return terms_; }
   [[nodiscard]] Status check(const UpdateBegin& begin) const override;
+  [[nodiscard]] Result<std::optional<PackedArena>> packed_arena(
+      const UpdateBegin& begin) const override;
   // kInvalidArgument also: the Start named no group, or this worker is not in it.
   Status receive(const ReceiveRequest& request, const Manifest& manifest, const StreamSink& sink,
                  const Cancellation& cancellation) override;
@@ -56,7 +64,7 @@ class NcclTransport final : public BroadcastTransport {
  private:
   void close(std::unique_ptr<NcclCommunicator> group);
   Status want_slots(uint64_t slot_bytes, bool with_pinned);
-  Status receive_stream(const ReceiveRequest& request, const Manifest& manifest,
+  Status receive_stream(const ReceiveRequest& request, const Buckets& buckets,
                         const StreamSink& sink, const Cancellation& cancellation,
                         StagingSlots& slots);
 
@@ -65,6 +73,7 @@ class NcclTransport final : public BroadcastTransport {
   const HelloEnvironment terms_;
   NcclTransportStats stats_;
   std::unique_ptr<StagingSlots> slots_;  // of the last receive; idle between two
+  bool arena_is_held_ = false;  // a kernel that may still write into it has not ended
   std::thread closing_;                  // of the last receive's group
 };
 

@@ -22,6 +22,13 @@ bool FakeCluster::wait_for_collectives(uint64_t count, std::chrono::milliseconds
   return changed_.wait_for(lock, limit, [&] { return most_done_ >= count; });
 }
 
+bool FakeCluster::Comm::has_registered(const std::byte* buffer, uint64_t bytes) const {
+  for (const auto& [begin, size] : registered) {
+    if (buffer >= begin && buffer + bytes <= begin + size) return true;
+  }
+  return false;
+}
+
 uint64_t FakeCluster::broadcasts_of_registered() {
   const std::lock_guard lock(mutex_);
   return registered_done_;
@@ -66,7 +73,7 @@ bool FakeCluster::run_collective(Work& work) {
     return false;
   }
   group.at_head[work.comm->rank] = work.buffer;
-  if (work.comm->registered.contains(work.buffer)) group.registered_at_head.insert(work.comm->rank);
+  if (work.comm->has_registered(work.buffer, work.bytes)) group.registered_at_head.insert(work.comm->rank);
   if (static_cast<int32_t>(group.at_head.size()) < group.num_ranks) return false;
   const auto num_registered = static_cast<int32_t>(group.registered_at_head.size());
   group.mixed = group.mixed || (num_registered != 0 && num_registered != group.num_ranks);
@@ -156,10 +163,10 @@ NcclResult FakeNccl::reduce(NcclComm comm, void* word, GpuStream stream) {
   return collective(comm, word, 0, stream);
 }
 
-NcclResult FakeNccl::register_buffer(NcclComm comm, void* buffer, uint64_t,
+NcclResult FakeNccl::register_buffer(NcclComm comm, void* buffer, uint64_t bytes,
                                      NcclRegistration* registration) {
   const std::lock_guard lock(cluster_.mutex_);
-  cluster_.comms_.at(comm)->registered.insert(static_cast<std::byte*>(buffer));
+  cluster_.comms_.at(comm)->registered[static_cast<std::byte*>(buffer)] = bytes;
   *registration = buffer;
   return NcclResult::kSuccess;
 }

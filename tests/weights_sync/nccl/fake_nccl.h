@@ -57,7 +57,8 @@ class FakeCluster {
     int32_t rank = 0;
     bool finalizing = false;
     bool gone = false;  // aborted or destroyed
-    std::set<std::byte*> registered;
+    std::map<std::byte*, uint64_t> registered;  // bytes from there on
+    [[nodiscard]] bool has_registered(const std::byte* buffer, uint64_t bytes) const;
   };
   struct Event {
     uint64_t wanted = 0;  // records enqueued
