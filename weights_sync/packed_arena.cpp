@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "weights_sync/digest.h"
+#include "weights_sync/weight_arenas.h"
 
 namespace warproll {
 namespace {
@@ -82,6 +83,11 @@ Digest layout_key(const ArenaLayout& layout) {
   fields.add(static_cast<uint64_t>(layout.tile_regions.size()));
   for (const TileRegion& region : layout.tile_regions) add_region(fields, region);
   return fields.digest();
+}
+
+PackedArena packed_arena_of(const StagedWeights& weights) {
+  WARPROLL_CHECK(weights.device != nullptr, "layout_digest is not that of an arena's bytes");
+  return {layout_key(weights.layout), weights.layout.total_bytes, weights.layout_digest};
 }
 
 Status check_packed_arena(const PackedArena& packed, const ArenaLayout& layout) {

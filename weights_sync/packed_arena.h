@@ -14,6 +14,8 @@
 
 namespace warproll {
 
+struct StagedWeights;
+
 struct PackedArena {
   Digest layout{};     // layout_key()
   uint64_t bytes = 0;  // [0, bytes) of the arena are the stream
@@ -24,6 +26,9 @@ struct PackedArena {
 // XXH3-128 of all that says which bytes of an arena mean what: slots, their sources and forms, tile regions,
 // sizes. Two layouts of one key hold the same weights as the same bytes.
 Digest layout_key(const ArenaLayout& layout);
+
+// Of weights that lie in a device's memory.
+PackedArena packed_arena_of(const StagedWeights& weights);
 
 // Is it of this layout? kInvalidArgument with both keys or sizes.
 Status check_packed_arena(const PackedArena& packed, const ArenaLayout& layout);

@@ -69,7 +69,7 @@ void add_packed_arena(HelloEnvironment& terms, const PackedArena& packed) {
   terms.emplace_back(kArenaDigest, to_hex(packed.digest));
 }
 
-Result<std::optional<PackedArena>> packed_arena_of(const HelloEnvironment& terms) {
+Result<std::optional<PackedArena>> packed_arena_in(const HelloEnvironment& terms) {
   const std::string layout = value_of(terms, kArenaLayout);
   const std::string bytes = value_of(terms, kArenaBytes);
   const std::string digest = value_of(terms, kArenaDigest);

@@ -24,7 +24,7 @@ HelloEnvironment decode_nccl_terms(std::string_view source);   // untrusted; odd
 // What the stream of this offer is, among the trainer's terms: an arena it has packed.
 void add_packed_arena(HelloEnvironment& terms, const PackedArena& packed);
 // Null: it is the manifest's tensors. kInvalidArgument: said, but not whole.
-Result<std::optional<PackedArena>> packed_arena_of(const HelloEnvironment& terms);
+Result<std::optional<PackedArena>> packed_arena_in(const HelloEnvironment& terms);
 bool with_registered_slots(const HelloEnvironment& terms);     // all ranks register their slots
 int32_t max_ctas_of(const HelloEnvironment& terms);            // 0 = not said
 

@@ -120,7 +120,7 @@ Status NcclTransport::check(const UpdateBegin& begin) const {
 }
 
 Result<std::optional<PackedArena>> NcclTransport::packed_arena(const UpdateBegin& begin) const {
-  return packed_arena_of(decode_nccl_terms(begin.source));
+  return packed_arena_in(decode_nccl_terms(begin.source));
 }
 
 Status NcclTransport::receive(const ReceiveRequest& request, const Manifest& manifest,

@@ -25,6 +25,7 @@ nlohmann::ordered_json to_json(const SyncOptions& options, const SyncBench& benc
                                const SyncRow& row) {
   nlohmann::ordered_json json = {{"transport", options.transport},
                                  {"from", options.over_nccl() ? options.from : "host"},
+                                 {"stream", options.stream_of},
                                  {"device", bench.device()},
                                  {"same_gpu", options.trainer_gpu == options.device.gpu_index},
                                  {"weights", options.worker.model.weights},
@@ -151,6 +152,11 @@ void add_shared_options(CLI::App& command, SyncOptions& options) {
       ->capture_default_str();
   command.add_option("--bucket-mb", options.bucket_mb, "of the stream")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--stream", options.stream_of,
+                  "tensors: each worker lays them out; arena: the trainer has, they are received in place")
+      ->check(CLI::IsMember({"tensors", "arena"}))
       ->capture_default_str();
   command.add_option("--from", options.from, "the trainer's weights: device, host (page-locked)")
       ->check(CLI::IsMember({"device", "host"}))

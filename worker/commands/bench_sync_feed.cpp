@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "weights_sync/nccl/nccl_terms.h"
 #include "weights_sync/nccl/nccl_transport.h"
 #include "weights_sync/nccl/staging_slots.h"
 #include "worker/commands/bench_sync_mate.h"
@@ -19,12 +20,13 @@ constexpr milliseconds kBare(120'000);
 constexpr std::chrono::microseconds kPause(50);
 constexpr uint64_t kCopyBytes = uint64_t{2} << 20;
 
-Result<UpdateOffer> offer_of(const Manifest& manifest, std::string encoded, TransportRoute route) {
+Result<UpdateOffer> offer_of(const Manifest& manifest, std::string encoded, uint64_t stream_bytes,
+                             TransportRoute route) {
   UpdateOffer offer;
   offer.weight_version = manifest.weight_version;
   offer.weight_digest = manifest.weight_digest;
   offer.manifest = std::move(encoded);
-  offer.stream_bytes = manifest.stream_bytes();
+  offer.stream_bytes = stream_bytes;
   offer.routes.push_back(std::move(route));
   return offer;
 }
@@ -149,10 +151,11 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
     frame.task = SyncTask::kOffer;
     frame.max_ctas = ctas;
     WARPROLL_TRY_ASSIGN(offered, link.ask(frame, kAnswer));
-    *current = {manifest.stream_bytes(), manifest.bucket_bytes};
+    WARPROLL_TRY_ASSIGN(packed, packed_arena_in(decode_nccl_terms(offered.text)));
+    *current = {packed ? packed->bytes : manifest.stream_bytes(), manifest.bucket_bytes};
     TransportRoute route{"nccl", offered.text, ""};
     route.group = groups_over(link);
-    return offer_of(manifest, drawn.text, std::move(route));
+    return offer_of(manifest, drawn.text, current->stream_bytes, std::move(route));
   };
   feed.bare = [&link, &mates, current, api](int32_t ctas) -> Result<BareTimes> {
     SyncFrame frame;
@@ -192,7 +195,8 @@ SyncFeed memory_feed(DrawStream draw, std::shared_ptr<NcclApi> api) {
                                                    int32_t) -> Result<UpdateOffer> {
     WARPROLL_TRY_ASSIGN(drawn, draw(weight_version, seed));
     transport->set(drawn);
-    return offer_of(*drawn.manifest, encode_manifest(*drawn.manifest), {"memory", "", ""});
+    return offer_of(*drawn.manifest, encode_manifest(*drawn.manifest), drawn.stream_bytes(),
+                    {"memory", "", ""});
   };
   return feed;
 }

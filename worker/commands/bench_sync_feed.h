@@ -58,6 +58,10 @@ class TimedTransport final : public BroadcastTransport {
   [[nodiscard]] Status check(const UpdateBegin& begin) const override {
     return inner_->check(begin);
   }
+  [[nodiscard]] Result<std::optional<PackedArena>> packed_arena(
+      const UpdateBegin& begin) const override {
+    return inner_->packed_arena(begin);
+  }
   [[nodiscard]] HelloEnvironment environment() const override { return inner_->environment(); }
   void settle() override;
   Status receive(const ReceiveRequest& request, const Manifest& manifest, const StreamSink& sink,

@@ -27,7 +27,8 @@ std::vector<std::string> process_arguments(const SyncOptions& options, const cha
                                         "--weights",     options.worker.model.weights,
                                         "--trainer-gpu", std::to_string(options.trainer_gpu),
                                         "--bucket-mb",   std::to_string(options.bucket_mb),
-                                        "--from",        options.from};
+                                        "--from",        options.from,
+                                        "--stream",      options.stream_of};
   if (options.worker.model.layers > 0) {
     arguments.insert(arguments.end(), {"--layers", std::to_string(options.worker.model.layers)});
   }
@@ -43,7 +44,8 @@ std::vector<std::string> mate_arguments(const SyncOptions& options, int32_t inde
        "--swap", options.worker.swap, "--batch", std::to_string(options.worker.batch), "--context",
        std::to_string(options.worker.context), "--tokens", std::to_string(options.worker.tokens),
        "--max-batch-tokens", std::to_string(options.worker.max_batch_tokens), "--max-ctas",
-       std::to_string(options.most_ctas())});
+       std::to_string(options.most_ctas()), "--spare-sms",
+       std::to_string(options.device.spare_sms)});
   return arguments;
 }
 
@@ -56,6 +58,10 @@ Status SyncBench::check() const {
   if (!options_.over_nccl() && options_.workers > 1) {
     return invalid_argument("--workers " + std::to_string(options_.workers) +
                             " with --transport none, wanted 1: nothing is sent");
+  }
+  if (options_.stream_of == "arena" && (!options_.over_nccl() || options_.from == "host")) {
+    return invalid_argument("--stream arena: the trainer packs it on its GPU and sends it by NCCL, wanted "
+                            "--transport nccl --from device");
   }
 #ifndef WARPROLL_HAS_CUDA
   if (options_.over_nccl()) {

@@ -32,6 +32,7 @@ struct SyncOptions {
   int32_t updates = 1;
   int32_t baseline_ms = 1000;
   std::string from = "device";
+  std::string stream_of = "tensors";
   std::string transport = "nccl";
   bool json = false;
   int fd = -1;  // of the trainer's and a further worker's process
@@ -41,7 +42,8 @@ struct SyncOptions {
     return *std::max_element(max_ctas.begin(), max_ctas.end());
   }
   [[nodiscard]] StreamOptions stream(StreamPlace place, int32_t gpu) const {
-    return {worker.model, place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8};
+    return {worker.model,     place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8,
+            stream_of == "arena"};
   }
 };
 

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "protocol/status.h"
 #include "weights_sync/manifest.h"
+#include "weights_sync/packed_arena.h"
 #include "weights_sync/weight_arenas.h"
 #include "worker/node/serving_model.h"
 
@@ -18,6 +20,11 @@ namespace warproll {
 struct DrawnStream {
   std::shared_ptr<const Manifest> manifest;
   const std::byte* bytes = nullptr;  // [manifest->stream_bytes()], until the next draw
+  std::optional<PackedArena> packed = {};  // then these are sent instead; the next draw wants them back
+  std::shared_ptr<std::byte> arena = {};
+  [[nodiscard]] uint64_t stream_bytes() const {
+    return packed ? packed->bytes : manifest->stream_bytes();
+  }
 };
 using DrawStream = std::function<Result<DrawnStream>(uint64_t weight_version, uint64_t seed)>;
 
@@ -27,7 +34,8 @@ struct StreamOptions {
   StreamPlace place = StreamPlace::kDevice;
   int32_t gpu_index = 0;
   uint64_t bucket_bytes = 0;
-  bool quantise_to_mxfp8 = false;  // by the receiver
+  bool quantise_to_mxfp8 = false;  // by the receiver, or by who packs
+  bool packed = false;             // kDevice: as the arena of a worker on a GPU
 };
 // Owns the stream's memory. kFailedPrecondition: this build has no CUDA.
 Result<DrawStream> make_draw_stream(const StreamOptions& options);

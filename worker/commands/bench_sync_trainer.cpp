@@ -81,6 +81,7 @@ class SyncTrainer {
   Status draw(const SyncFrame& asked, SyncFrame& reply) {
     route_.reset();
     source_.reset();
+    stream_ = {};
     WARPROLL_TRY_ASSIGN(drawn, draw_(asked.id.weight_version, asked.seed));
     stream_ = drawn;
     reply.text = encode_manifest(*stream_.manifest);
@@ -91,10 +92,14 @@ class SyncTrainer {
     if (!stream_.manifest) return failed_precondition("nothing is drawn");
     source_ = std::make_unique<NcclSource>(
         api_, NcclSourceOptions{.max_ctas = asked.max_ctas, .nccl_variables = nccl_variables_});
-    route_ =
-        source_->offer_device(stream_.manifest, [stream = stream_](const ManifestEntry& entry) {
-          return Result<const void*>(stream.bytes + stream.manifest->stream_offset(entry));
-        });
+    if (stream_.packed) {
+      route_ = source_->offer_arena(stream_.manifest, *stream_.packed, stream_.arena);
+    } else {
+      route_ =
+          source_->offer_device(stream_.manifest, [stream = stream_](const ManifestEntry& entry) {
+            return Result<const void*>(stream.bytes + stream.manifest->stream_offset(entry));
+          });
+    }
     reply.text = route_->source;
     return ok_status();
   }
@@ -120,7 +125,7 @@ class SyncTrainer {
     WARPROLL_TRY_ASSIGN(
         times,
         bare_broadcast(api_, {unique_id, 0, static_cast<int32_t>(asked.number) + 1, asked.max_ctas},
-                       stream_.manifest->stream_bytes(), stream_.manifest->bucket_bytes,
+                       stream_.stream_bytes(), stream_.manifest->bucket_bytes,
                        {std::chrono::steady_clock::now() + kBareLimit}));
     reply.seconds = times.seconds;
     return ok_status();

@@ -223,7 +223,7 @@ TEST(PackedArenaTransport, NothingIsReceivedWhileAnEndedGroupMayStillWrite) {
 TEST(PackedArenaTerms, AreReadBackAndWhatIsNotOneIsRefused) {
   const Packed packed = pack(1, 1);
   HelloEnvironment terms = nccl_terms("2.28.9", 1, {});
-  EXPECT_FALSE(packed_arena_of(terms).value().has_value());
+  EXPECT_FALSE(packed_arena_in(terms).value().has_value());
   EXPECT_EQ(check_nccl_terms(terms, terms).message(), "");
   const HelloEnvironment worker = terms;
   HelloEnvironment older = terms;
@@ -231,7 +231,7 @@ TEST(PackedArenaTerms, AreReadBackAndWhatIsNotOneIsRefused) {
   EXPECT_EQ(check_nccl_terms(terms, older).message(), "");  // it can have tensors
   add_packed_arena(terms, packed.arena);
   const HelloEnvironment sent = decode_nccl_terms(encode_nccl_terms(terms));
-  EXPECT_EQ(packed_arena_of(sent).value(), packed.arena);
+  EXPECT_EQ(packed_arena_in(sent).value(), packed.arena);
   EXPECT_EQ(check_nccl_terms(sent, worker).message(), "");
   EXPECT_THAT(check_nccl_terms(sent, older).message(),
               HasSubstr("nccl.arenas is '' at the worker, wanted 'received'"));
@@ -247,7 +247,7 @@ TEST(PackedArenaTerms, AreReadBackAndWhatIsNotOneIsRefused) {
     for (auto& term : wrong) {
       if (term.first == key) term.second = value;
     }
-    EXPECT_THAT(packed_arena_of(wrong).status().message(), HasSubstr(key)) << value;
+    EXPECT_THAT(packed_arena_in(wrong).status().message(), HasSubstr(key)) << value;
   }
 }
 
