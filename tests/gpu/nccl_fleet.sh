@@ -3,10 +3,11 @@
 # killed with SIGKILL when version 2 is published and started again; the trainer, when version 3 is.
 # Everybody has to serve version 3 at the end, and its answers have to be right.
 #   tests/gpu/nccl_fleet.sh WARPROLL DIRECTORY [--device cpu|cuda] [--gpus TRAINER,WORKER] [--transport T]
+#                           [--stream tensors|arena] [--quantise none|mxfp8]
 # GPUs 0,0 by default: two workers and the trainer share one, which NCCL is told are three hosts. With
 # two GPUs there is one worker. --device: of the workers' models. --transport tcp: a dry run, no GPU.
 set -euo pipefail
-if [[ $# -lt 2 ]]; then sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; fi
+if [[ $# -lt 2 ]]; then sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; fi
 warproll=$(realpath "$1")
 mkdir "$2"  # a new one: what an earlier run left would be taken up
 run=$(realpath "$2")
@@ -14,11 +15,15 @@ shift 2
 device=cpu
 gpus=0,0
 transport=nccl
+stream=tensors
+quantise=none
 while [[ $# -gt 0 ]]; do
   case $1 in
     --device) device=$2 ;;
     --gpus) gpus=$2 ;;
     --transport) transport=$2 ;;
+    --stream) stream=$2 ;;
+    --quantise) quantise=$2 ;;
     *) echo "nccl_fleet.sh: unknown argument '$1'" >&2; exit 2 ;;
   esac
   shift 2
@@ -44,6 +49,7 @@ host() {  # name, command...: as a host of its own where GPUs are shared
 start_worker() {  # name
   host "$1" "$warproll" worker --set worker.name="$1" --set model.checkpoint="$golden/arith-v1" \
     --set trainer.endpoint=tcp://127.0.0.1:$port --set "weights.transports=[$transport]" \
+    --set model.quantise="$quantise" \
     --set engine.device="$device" --set engine.gpu="$worker_gpu" \
     --set engine.kv_memory_mb=256 --set log.directory="$run/log-$1" --set engine.threads=2 2>>"$run/$1.log" &
   pids[$1]=$!
@@ -53,6 +59,7 @@ start_trainer() {
     --set trainer.state_directory="$run/state" --set trainer.trajectories="$run/trajectories.jsonl" \
     --set trainer.liveness_ms=2000 --set trainer.drain_workers=true \
     --set tasks.count=0 --set checkpoints.transport="$transport" --set checkpoints.bucket_mb=1 \
+    --set checkpoints.nccl_stream="$stream" --set checkpoints.quantise="$quantise" \
     --set checkpoints.nccl_device="$trainer_gpu" --set checkpoints.every_samples=300 \
     --set "checkpoints.publish=[$golden/arith-v1,$golden/arith-v2,$golden/arith-v3]" \
     >>"$run/trainer.out" 2>>"$run/trainer.log" &

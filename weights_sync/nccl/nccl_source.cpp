@@ -215,13 +215,11 @@ TransportRoute NcclSource::offer_device(std::shared_ptr<const Manifest> manifest
       {.manifest = std::move(manifest), .fill = std::move(fill), .from_host = false});
 }
 
-TransportRoute NcclSource::offer_arena(std::shared_ptr<const Manifest> manifest,
-                                       const PackedArena& packed,
-                                       std::shared_ptr<std::byte> arena) {
-  return impl_->put({.manifest = std::move(manifest),
+TransportRoute NcclSource::offer_arena(OfferedArena offered) {
+  return impl_->put({.manifest = std::move(offered.manifest),
                      .from_host = false,
-                     .packed = packed,
-                     .arena = std::move(arena)});
+                     .packed = offered.packed,
+                     .arena = std::move(offered.bytes)});
 }
 
 void NcclSource::withdraw(uint64_t weight_version) {

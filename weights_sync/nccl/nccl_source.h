@@ -28,6 +28,14 @@ struct NcclSourceOptions {
 // Called on the groups' threads.
 using DeviceTensors = std::function<Result<const void*>(const ManifestEntry& entry)>;
 
+// Weights that are packed: `bytes`, [packed.bytes] on the source's GPU and at rest, are sent as they lie to
+// workers whose layout it is.
+struct OfferedArena {
+  std::shared_ptr<const Manifest> manifest;  // of the tensors in it, with their weight digest
+  PackedArena packed;
+  std::shared_ptr<std::byte> bytes;  // held until the offer is withdrawn and its groups have ended
+};
+
 class NcclSource final : public BroadcastSource {
  public:
   NcclSource(std::shared_ptr<NcclApi> api, NcclSourceOptions options);
@@ -36,10 +44,7 @@ class NcclSource final : public BroadcastSource {
   Result<TransportRoute> offer(const OfferedCheckpoint& offered) override;
   // The same from GPU memory.
   TransportRoute offer_device(std::shared_ptr<const Manifest> manifest, DeviceTensors tensors);
-  // As an arena that is packed: `arena`, [packed.bytes] on the source's GPU and at rest, is sent as it lies
-  // to workers whose layout it is, and kept until the offer is withdrawn and its groups have ended.
-  TransportRoute offer_arena(std::shared_ptr<const Manifest> manifest, const PackedArena& packed,
-                             std::shared_ptr<std::byte> arena);
+  TransportRoute offer_arena(OfferedArena offered);
   // Returns before its groups have ended; `tensors` may be called until num_groups() says so.
   void withdraw(uint64_t weight_version) override;
 

@@ -11,7 +11,6 @@
 #include "weights_sync/digest.h"
 #include "weights_sync/weight_staging.h"
 #ifdef WARPROLL_HAS_CUDA
-#include "weights_sync/cuda/cuda_arena_device.h"
 #include "weights_sync/cuda/random_stream.h"
 #endif
 
@@ -64,47 +63,6 @@ class CpuStream {
   std::vector<std::byte> bytes_;
 };
 
-#ifdef WARPROLL_HAS_CUDA
-// Drawn tensors as a worker on a GPU would lay them out.
-class ArenaPacker {
- public:
-  static Result<std::shared_ptr<ArenaPacker>> make(const StreamOptions& options) {
-    WARPROLL_TRY_ASSIGN(device, make_cuda_arena_device({.device = options.gpu_index}));
-    return std::make_shared<ArenaPacker>(
-        std::move(device),
-        make_layout_function(options.quantise_to_mxfp8, std::nullopt, /*on_gpu=*/true));
-  }
-  ArenaPacker(ArenaDevicePtr device, LayoutFunction layout)
-      : arenas_(0, std::move(device)), layout_(std::move(layout)) {}
-
-  Result<DrawnStream> pack(DrawnStream drawn) {
-    UpdateBegin begin;
-    begin.id.weight_version = drawn.manifest->weight_version;
-    begin.manifest = encode_manifest(*drawn.manifest);
-    WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, layout_, /*has_gate=*/false));
-    WARPROLL_TRY_ASSIGN(standby, arenas_.acquire_standby(staging.arena_bytes()));
-    WARPROLL_TRY(staging.open(std::move(standby)));
-    for (uint64_t i = 0; i < drawn.manifest->num_buckets(); ++i) {
-      const uint64_t offset = i * drawn.manifest->bucket_bytes;
-      WARPROLL_TRY(staging.write_device(
-          offset, {drawn.bytes + offset, drawn.manifest->bytes_of_bucket(i)}, /*stream=*/nullptr));
-    }
-    WARPROLL_TRY_ASSIGN(staged, staging.finish({}));
-    Manifest manifest = *drawn.manifest;
-    manifest.weight_digest = staged->weight_digest;  // of what was quantised it is known now
-    drawn.manifest = std::make_shared<const Manifest>(std::move(manifest));
-    drawn.packed = packed_arena_of(*staged);
-    // It is only read; NCCL's calls have one pointer for all ranks.
-    drawn.arena = {staged, const_cast<std::byte*>(staged->arena.data())};
-    return drawn;
-  }
-
- private:
-  WeightArenas arenas_;
-  const LayoutFunction layout_;
-};
-#endif
-
 }  // namespace
 
 Result<DrawStream> make_draw_stream(const StreamOptions& options) {
@@ -126,14 +84,15 @@ Result<DrawStream> make_draw_stream(const StreamOptions& options) {
   const std::shared_ptr<RandomStream> stream = std::move(made);
   std::shared_ptr<ArenaPacker> packer;
   if (options.packed) {
-    WARPROLL_TRY_ASSIGN(on_gpu, ArenaPacker::make(options));
-    packer = std::move(on_gpu);
+    WARPROLL_TRY_ASSIGN(opened, ArenaPacker::open(options.gpu_index, options.quantise_to_mxfp8));
+    packer = std::move(opened);
   }
   return DrawStream(
       [stream, packer](uint64_t weight_version, uint64_t seed) -> Result<DrawnStream> {
         WARPROLL_TRY_ASSIGN(manifest, stream->draw(weight_version, seed));
-        DrawnStream drawn{manifest, stream->bytes().data()};
-        return packer ? packer->pack(std::move(drawn)) : drawn;
+        if (!packer) return DrawnStream{manifest, stream->bytes().data(), std::nullopt};
+        WARPROLL_TRY_ASSIGN(arena, packer->pack_stream(*manifest, stream->bytes().data()));
+        return DrawnStream{arena.manifest, stream->bytes().data(), arena};
       });
 #else
   return failed_precondition("weights are drawn on a GPU, and this build has no CUDA");

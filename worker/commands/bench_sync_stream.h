@@ -11,8 +11,8 @@
 
 #include "protocol/status.h"
 #include "weights_sync/manifest.h"
-#include "weights_sync/packed_arena.h"
 #include "weights_sync/weight_arenas.h"
+#include "worker/node/arena_packer.h"
 #include "worker/node/serving_model.h"
 
 namespace warproll {
@@ -20,10 +20,9 @@ namespace warproll {
 struct DrawnStream {
   std::shared_ptr<const Manifest> manifest;
   const std::byte* bytes = nullptr;  // [manifest->stream_bytes()], until the next draw
-  std::optional<PackedArena> packed = {};  // then these are sent instead; the next draw wants them back
-  std::shared_ptr<std::byte> arena = {};
+  std::optional<OfferedArena> arena = {};  // is sent instead; to be let go before the next draw
   [[nodiscard]] uint64_t stream_bytes() const {
-    return packed ? packed->bytes : manifest->stream_bytes();
+    return arena ? arena->packed.bytes : manifest->stream_bytes();
   }
 };
 using DrawStream = std::function<Result<DrawnStream>(uint64_t weight_version, uint64_t seed)>;

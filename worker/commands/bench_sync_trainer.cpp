@@ -92,8 +92,8 @@ class SyncTrainer {
     if (!stream_.manifest) return failed_precondition("nothing is drawn");
     source_ = std::make_unique<NcclSource>(
         api_, NcclSourceOptions{.max_ctas = asked.max_ctas, .nccl_variables = nccl_variables_});
-    if (stream_.packed) {
-      route_ = source_->offer_arena(stream_.manifest, *stream_.packed, stream_.arena);
+    if (stream_.arena) {
+      route_ = source_->offer_arena(*stream_.arena);
     } else {
       route_ =
           source_->offer_device(stream_.manifest, [stream = stream_](const ManifestEntry& entry) {

@@ -63,6 +63,10 @@ void describe_checkpoints(ConfigVisitor& v, TrainerConfig::Checkpoints& checkpoi
   v.integer("nccl_device", checkpoints.nccl_device, {0, 1023}, "GPU that sends (nccl)");
   v.integer("nccl_max_ctas", checkpoints.nccl_max_ctas, {1, 64},
             "thread blocks of a broadcast, on every GPU of the group (nccl)");
+  v.choice("nccl_stream", checkpoints.nccl_stream, {"tensors", "arena"},
+           "what is sent; arena: as workers on GPUs lay it out, received in place (nccl)");
+  v.choice("quantise", checkpoints.quantise, {"none", "mxfp8"},
+           "what BF16 linear weights become; as the workers' model.quantise");
   v.integer("bucket_mb", checkpoints.bucket_mb, {0, 4096},
             "unit of transfer; 0 = 256 with nccl, else 16");
   v.integer("deadline_ms", checkpoints.deadline_ms, {100, 86400000},
@@ -102,6 +106,10 @@ Status validate(const TrainerConfig& config) {
     return invalid_argument(
         "trainer.secret_key_file and trainer.allowed_clients_file go together: one is '" +
         config.curve.secret_key_file + "', the other '" + config.curve.allowed_clients_file + "'");
+  }
+  if (config.checkpoints.nccl_stream == "arena" && config.checkpoints.transport != "nccl") {
+    return invalid_argument("checkpoints.nccl_stream is arena, wanted checkpoints.transport nccl, got " +
+                            config.checkpoints.transport);
   }
   if (config.liveness_ms < 2 * config.heartbeat_ms) {
     return invalid_argument("trainer.liveness_ms is " + std::to_string(config.liveness_ms) +

@@ -55,6 +55,8 @@ struct TrainerConfig {
     std::string directory = "warproll-checkpoints";
     int64_t nccl_device = 0;
     int64_t nccl_max_ctas = 1;
+    std::string nccl_stream = "tensors";
+    std::string quantise = "none";
     int64_t bucket_mb = 0;
     int64_t deadline_ms = 60000;
     int64_t quorum = 0;

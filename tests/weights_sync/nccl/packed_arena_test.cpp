@@ -68,6 +68,7 @@ struct Packed {
   PackedArena arena;
   std::shared_ptr<std::byte> bytes;
   Digest layout_digest{};  // of a worker in host memory
+  [[nodiscard]] OfferedArena offer() const { return {offered.manifest, arena, bytes}; }
 };
 
 Packed pack(int n, uint64_t version) {
@@ -91,9 +92,7 @@ class PackedArenaFleet : public NcclFleet, public testing::WithParamInterface<bo
     for (const auto& worker : workers_) restart(*worker);
   }
   void begin(const Packed& packed) {
-    NcclFleet::begin(
-        *packed.offered.manifest,
-        source_.offer_arena(packed.offered.manifest, packed.arena, packed.bytes));
+    NcclFleet::begin(*packed.offered.manifest, source_.offer_arena(packed.offer()));
   }
   void expect_all_serve(const Packed& packed) {
     for (const auto& worker : workers_) {
@@ -188,8 +187,7 @@ TEST_F(PackedArenaRefusal, AWorkerWhoseWeightsAreStagedInHostMemoryWantsTensors)
   begin(1, 1);
   ASSERT_TRUE(pump());
   const Packed packed = pack(2, 2);
-  NcclFleet::begin(*packed.offered.manifest,
-                   source_.offer_arena(packed.offered.manifest, packed.arena, packed.bytes));
+  NcclFleet::begin(*packed.offered.manifest, source_.offer_arena(packed.offer()));
   ASSERT_TRUE(pump_until([this] { return !trainer_.has_pending(); }));
   EXPECT_THAT(trainer_.report().reason, HasSubstr("weights.swap host_staged"));
   EXPECT_EQ(workers_[0]->engine->weight_version, 1u);
@@ -200,7 +198,7 @@ TEST(PackedArenaTransport, NothingIsReceivedWhileAnEndedGroupMayStillWrite) {
   const Packed packed = pack(1, 3);
   FakeFleet fleet(packed.offered);
   fleet.set(kImpatient);
-  fleet.route() = fleet.source().offer_arena(packed.offered.manifest, packed.arena, packed.bytes);
+  fleet.route() = fleet.source().offer_arena(packed.offer());
   fleet.cluster().set({.death_is_noticed = false, .hold_from = 2, .kernels_outlive_abort = true});
   fleet.start(1, 0);
   FakeMember member(fleet.cluster(), packed.arena.bytes, kImpatient);
