@@ -4,6 +4,7 @@
 #   steps_begin RUN OUT GPUS   RUN: what pack.sh's archive holds, unpacked. OUT: a folder for the results
 #   step NAME SECONDS COMMAND...
 #   bench_sync NAME SECONDS ARGUMENTS...    its rows, for judge()
+#   mps_begin, mps_end         between them processes that share a GPU run side by side, not by turns
 #   judge LIMITS...            the table of all bench_sync() so far, and what holds of it
 #   steps_end                  exits: 0 everything held, 1 something did not, 77 too few GPUs
 steps_begin() {
@@ -83,6 +84,21 @@ bench_sync() {
     tail -5 "$work/step.log" | sed 's/^/    /'
     failed=1
   fi
+}
+
+mps_begin() {
+  export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
+  mkdir -p "$work/mps"
+  if nvidia-cuda-mps-control -d >>"$log" 2>&1; then
+    echo "PASS nvidia-cuda-mps-control runs"
+  else
+    echo "FAIL nvidia-cuda-mps-control does not start: processes take turns"
+    failed=1
+  fi
+}
+mps_end() {
+  echo quit | nvidia-cuda-mps-control >>"$log" 2>&1 || true
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
 judge() {
