@@ -58,8 +58,8 @@ void add_region(Fields& fields, const TileRegion& region) {
   fields.add(region.name);
   fields.add(static_cast<uint64_t>(region.format));
   fields.add(static_cast<uint64_t>(region.gate_up));
-  for (const int32_t number : {region.num_matrices, region.rows, region.cols, region.block_rows,
-                               region.block_cols}) {
+  for (const int32_t number :
+       {region.num_matrices, region.rows, region.cols, region.block_rows, region.block_cols}) {
     fields.add(static_cast<uint64_t>(number));
   }
   fields.add(to_string(region.scale_dtype));
@@ -71,7 +71,8 @@ void add_region(Fields& fields, const TileRegion& region) {
 
 Digest layout_key(const ArenaLayout& layout) {
   Fields fields;
-  fields.add(std::string_view("warproll arena 1"));  // and what tiles look like (kernels/moe/tiles.h)
+  fields.add(
+      std::string_view("warproll arena 1"));  // and what tiles look like (kernels/moe/tiles.h)
   fields.add(layout.total_bytes);
   fields.add(static_cast<uint64_t>(layout.slots.size()));
   for (const ArenaSlot& slot : layout.slots) add_slot(fields, slot);
@@ -98,9 +99,9 @@ Status check_packed_arena(const PackedArena& packed, const ArenaLayout& layout) 
   }
   const Digest mine = layout_key(layout);
   if (packed.layout == mine) return ok_status();
-  return invalid_argument("packed arena: its layout is " + to_hex(packed.layout) +
-                          ", this worker's " + to_hex(mine) +
-                          ": the trainer packs for another kind of worker or another version of it");
+  return invalid_argument(
+      "packed arena: its layout is " + to_hex(packed.layout) + ", this worker's " + to_hex(mine) +
+      ": the trainer packs for another kind of worker or another version of it");
 }
 
 }  // namespace warproll

@@ -47,12 +47,13 @@ Status UpdateWork::check(const UpdateBegin& begin) {
   WARPROLL_TRY_ASSIGN(packed, transport->packed_arena(begin));
   if (packed && options_.device && !options_.device->in_device_memory()) {
     return invalid_argument(
-        "packed arena: this worker keeps its weights in host memory (weights.swap host_staged), wanted a "
+        "packed arena: this worker keeps its weights in host memory (weights.swap host_staged), "
+        "wanted a "
         "stream of tensors (checkpoints.nccl_stream tensors)");
   }
   WARPROLL_TRY_ASSIGN(
-      staging, WeightStaging::plan(begin, options_.layout, static_cast<bool>(options_.golden_gate),
-                                   packed));
+      staging,
+      WeightStaging::plan(begin, options_.layout, static_cast<bool>(options_.golden_gate), packed));
   current_.emplace();
   current_->begin = begin;
   current_->begin.manifest.clear();

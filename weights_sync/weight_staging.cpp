@@ -80,8 +80,7 @@ const std::optional<PackedArena>& WeightStaging::packed() const { return impl_->
 std::span<std::byte> WeightStaging::arena() const { return impl_->arena; }
 
 Result<WeightStaging> WeightStaging::plan(const UpdateBegin& begin, const LayoutFunction& layout,
-                                          bool has_gate,
-                                          const std::optional<PackedArena>& packed) {
+                                          bool has_gate, const std::optional<PackedArena>& packed) {
   WARPROLL_TRY_ASSIGN(manifest, decode_manifest(begin.manifest));
   if (manifest.weight_version != begin.id.weight_version) {
     return invalid_argument("manifest: it is of version " +

@@ -22,8 +22,9 @@ struct RootTask {
   NcclLimits limits;
   Buckets buckets;
   SlotFill fill;
-  bool from_host = true;       // the fill uses slot.pinned
-  std::byte* arena = nullptr;  // instead of a fill: [buckets.stream_bytes] on the GPU, sent as they lie
+  bool from_host = true;  // the fill uses slot.pinned
+  std::byte* arena =
+      nullptr;  // instead of a fill: [buckets.stream_bytes] on the GPU, sent as they lie
 };
 
 // Blocks until every member has every byte. Leaves nothing behind; errors as NcclCommunicator's.

@@ -147,12 +147,12 @@ Result<std::string> NcclSource::Impl::start(const UpdateId& id,
       offer->second.fill,
       offer->second.from_host,
       offer->second.arena.get()};
-  transfer->thread = std::thread([api = api, task = std::move(task), raw = transfer.get(),
-                                  arena = offer->second.arena] {
-    const Status status = send_to_group(api, task);
-    const std::lock_guard outcome_lock(raw->mutex);
-    raw->outcome = status;
-  });
+  transfer->thread = std::thread(
+      [api = api, task = std::move(task), raw = transfer.get(), arena = offer->second.arena] {
+        const Status status = send_to_group(api, task);
+        const std::lock_guard outcome_lock(raw->mutex);
+        raw->outcome = status;
+      });
   groups[id] = std::move(transfer);
   return unique_id;
 }
@@ -211,8 +211,7 @@ Result<TransportRoute> NcclSource::offer(const OfferedCheckpoint& offered) {
 TransportRoute NcclSource::offer_device(std::shared_ptr<const Manifest> manifest,
                                         DeviceTensors tensors) {
   SlotFill fill = fill_from_device(impl_->api, manifest, std::move(tensors));
-  return impl_->put(
-      {.manifest = std::move(manifest), .fill = std::move(fill), .from_host = false});
+  return impl_->put({.manifest = std::move(manifest), .fill = std::move(fill), .from_host = false});
 }
 
 TransportRoute NcclSource::offer_arena(OfferedArena offered) {

@@ -25,8 +25,8 @@ HelloEnvironment decode_nccl_terms(std::string_view source);   // untrusted; odd
 void add_packed_arena(HelloEnvironment& terms, const PackedArena& packed);
 // Null: it is the manifest's tensors. kInvalidArgument: said, but not whole.
 Result<std::optional<PackedArena>> packed_arena_in(const HelloEnvironment& terms);
-bool with_registered_slots(const HelloEnvironment& terms);     // all ranks register their slots
-int32_t max_ctas_of(const HelloEnvironment& terms);            // 0 = not said
+bool with_registered_slots(const HelloEnvironment& terms);  // all ranks register their slots
+int32_t max_ctas_of(const HelloEnvironment& terms);         // 0 = not said
 
 // Can they be in one group? The versions are equal, and the variables that shape a collective
 // (NCCL_ALGO, NCCL_PROTO ...); the group takes the trainer's max_ctas, which is at most the worker's,

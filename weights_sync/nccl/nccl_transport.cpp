@@ -66,8 +66,8 @@ class BucketReceive {
   Status enqueue(uint64_t i) {
     StagingSlots::Slot& slot = slot_of(i);
     if (i >= 2) WARPROLL_TRY(api_.wait(slots_.communication(), slot.used));
-    WARPROLL_TRY(group_.broadcast(place_of(i), buckets_.bytes(i), slots_.communication(),
-                                  buckets_.name(i)));
+    WARPROLL_TRY(
+        group_.broadcast(place_of(i), buckets_.bytes(i), slots_.communication(), buckets_.name(i)));
     return api_.record(slot.moved, slots_.communication());
   }
 
@@ -76,8 +76,8 @@ class BucketReceive {
     StagingSlots::Slot& slot = slot_of(i);
     WARPROLL_TRY(group_.await(slot.moved, buckets_.name(i)));
     if (device_sink_) {
-      WARPROLL_TRY(device_sink_(buckets_.offset(i), {place_of(i), buckets_.bytes(i)},
-                                slots_.processing()));
+      WARPROLL_TRY(
+          device_sink_(buckets_.offset(i), {place_of(i), buckets_.bytes(i)}, slots_.processing()));
       return api_.record(slot.used, slots_.processing());
     }
     WARPROLL_TRY(api_.copy(slot.pinned, slot.device, buckets_.bytes(i), slots_.processing()));
@@ -130,7 +130,8 @@ Status NcclTransport::receive(const ReceiveRequest& request, const Manifest& man
     WARPROLL_TRY(check_group(request));
     if (arena_is_held_) {
       return failed_precondition(
-          "a kernel of an earlier group has not ended and may write into the standby weights: restart "
+          "a kernel of an earlier group has not ended and may write into the standby weights: "
+          "restart "
           "this worker");
     }
     settle();  // groups form one after the other

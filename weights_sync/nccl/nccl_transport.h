@@ -73,7 +73,7 @@ class NcclTransport final : public BroadcastTransport {
   const HelloEnvironment terms_;
   NcclTransportStats stats_;
   std::unique_ptr<StagingSlots> slots_;  // of the last receive; idle between two
-  bool arena_is_held_ = false;  // a kernel that may still write into it has not ended
+  bool arena_is_held_ = false;           // a kernel that may still write into it has not ended
   std::thread closing_;                  // of the last receive's group
 };
 

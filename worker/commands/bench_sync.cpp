@@ -154,8 +154,9 @@ void add_shared_options(CLI::App& command, SyncOptions& options) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
-      .add_option("--stream", options.stream_of,
-                  "tensors: each worker lays them out; arena: the trainer has, they are received in place")
+      .add_option(
+          "--stream", options.stream_of,
+          "tensors: each worker lays them out; arena: the trainer has, they are received in place")
       ->check(CLI::IsMember({"tensors", "arena"}))
       ->capture_default_str();
   command.add_option("--from", options.from, "the trainer's weights: device, host (page-locked)")

@@ -60,8 +60,9 @@ Status SyncBench::check() const {
                             " with --transport none, wanted 1: nothing is sent");
   }
   if (options_.stream_of == "arena" && (!options_.over_nccl() || options_.from == "host")) {
-    return invalid_argument("--stream arena: the trainer packs it on its GPU and sends it by NCCL, wanted "
-                            "--transport nccl --from device");
+    return invalid_argument(
+        "--stream arena: the trainer packs it on its GPU and sends it by NCCL, wanted "
+        "--transport nccl --from device");
   }
 #ifndef WARPROLL_HAS_CUDA
   if (options_.over_nccl()) {

@@ -42,7 +42,7 @@ struct SyncOptions {
     return *std::max_element(max_ctas.begin(), max_ctas.end());
   }
   [[nodiscard]] StreamOptions stream(StreamPlace place, int32_t gpu) const {
-    return {worker.model,     place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8,
+    return {worker.model,        place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8,
             stream_of == "arena"};
   }
 };

@@ -19,7 +19,7 @@ namespace warproll {
 
 struct DrawnStream {
   std::shared_ptr<const Manifest> manifest;
-  const std::byte* bytes = nullptr;  // [manifest->stream_bytes()], until the next draw
+  const std::byte* bytes = nullptr;        // [manifest->stream_bytes()], until the next draw
   std::optional<OfferedArena> arena = {};  // is sent instead; to be let go before the next draw
   [[nodiscard]] uint64_t stream_bytes() const {
     return arena ? arena->packed.bytes : manifest->stream_bytes();

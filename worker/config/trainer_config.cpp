@@ -108,8 +108,9 @@ Status validate(const TrainerConfig& config) {
         config.curve.secret_key_file + "', the other '" + config.curve.allowed_clients_file + "'");
   }
   if (config.checkpoints.nccl_stream == "arena" && config.checkpoints.transport != "nccl") {
-    return invalid_argument("checkpoints.nccl_stream is arena, wanted checkpoints.transport nccl, got " +
-                            config.checkpoints.transport);
+    return invalid_argument(
+        "checkpoints.nccl_stream is arena, wanted checkpoints.transport nccl, got " +
+        config.checkpoints.transport);
   }
   if (config.liveness_ms < 2 * config.heartbeat_ms) {
     return invalid_argument("trainer.liveness_ms is " + std::to_string(config.liveness_ms) +

@@ -15,9 +15,9 @@ constexpr std::chrono::seconds kLetGo(30);
 
 Result<std::unique_ptr<ArenaPacker>> ArenaPacker::open(int32_t gpu_index, bool quantise_to_mxfp8) {
   WARPROLL_TRY_ASSIGN(device, open_model_device({.device = "cuda", .gpu_index = gpu_index}));
-  return std::unique_ptr<ArenaPacker>(new ArenaPacker(
-      std::move(device.arenas),
-      make_layout_function(quantise_to_mxfp8, std::nullopt, /*on_gpu=*/true)));
+  return std::unique_ptr<ArenaPacker>(
+      new ArenaPacker(std::move(device.arenas),
+                      make_layout_function(quantise_to_mxfp8, std::nullopt, /*on_gpu=*/true)));
 }
 
 Result<OfferedArena> ArenaPacker::offered(StagedWeightsPtr staged, const Manifest& manifest) {

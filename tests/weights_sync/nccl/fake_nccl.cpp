@@ -73,7 +73,8 @@ bool FakeCluster::run_collective(Work& work) {
     return false;
   }
   group.at_head[work.comm->rank] = work.buffer;
-  if (work.comm->has_registered(work.buffer, work.bytes)) group.registered_at_head.insert(work.comm->rank);
+  if (work.comm->has_registered(work.buffer, work.bytes))
+    group.registered_at_head.insert(work.comm->rank);
   if (static_cast<int32_t>(group.at_head.size()) < group.num_ranks) return false;
   const auto num_registered = static_cast<int32_t>(group.registered_at_head.size());
   group.mixed = group.mixed || (num_registered != 0 && num_registered != group.num_ranks);

@@ -56,7 +56,7 @@ class FakeCluster {
     std::shared_ptr<Group> group;
     int32_t rank = 0;
     bool finalizing = false;
-    bool gone = false;  // aborted or destroyed
+    bool gone = false;                          // aborted or destroyed
     std::map<std::byte*, uint64_t> registered;  // bytes from there on
     [[nodiscard]] bool has_registered(const std::byte* buffer, uint64_t bytes) const;
   };

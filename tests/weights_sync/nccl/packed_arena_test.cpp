@@ -159,9 +159,9 @@ TEST_P(PackedArenaFleet, OneThatDoesNotFitIsRefusedWithBothValues) {
                                HasSubstr("this worker's " + to_hex(pack(2, 2).arena.layout))));
   packed = pack(2, 3);
   packed.arena.bytes -= 256;
-  expect_refused(packed, HasSubstr(std::to_string(packed.arena.bytes) +
-                                   " bytes, this worker's layout has " +
-                                   std::to_string(packed.arena.bytes + 256)));
+  expect_refused(
+      packed, HasSubstr(std::to_string(packed.arena.bytes) + " bytes, this worker's layout has " +
+                        std::to_string(packed.arena.bytes + 256)));
   expect_all_serve(pack(1, 1));
   begin(pack(2, 4));
   ASSERT_TRUE(pump()) << trainer_.report().reason;
@@ -271,9 +271,8 @@ TEST(LayoutKey, ChangesWithEverythingThatPlacesBytes) {
   EXPECT_TRUE(differs([](auto& l) { l.slots[0].sources.pop_back(); }));
   EXPECT_TRUE(differs([](auto& l) { std::swap(l.slots[0].sources[0], l.slots[0].sources[1]); }));
   EXPECT_TRUE(differs([](auto& l) { l.slots[0].sources[0].tensor_name += "x"; }));
-  EXPECT_TRUE(differs([](auto& l) {
-    l.slots[0].sources[0].transform = FillTransform::kQuantiseMxfp8;
-  }));
+  EXPECT_TRUE(
+      differs([](auto& l) { l.slots[0].sources[0].transform = FillTransform::kQuantiseMxfp8; }));
   EXPECT_TRUE(differs([](auto& l) { l.slots[0].sources[0].slot_offset_bytes += 2; }));
   EXPECT_TRUE(differs([](auto& l) { l.slots[0].sources[0].scale_slot = 1; }));
   EXPECT_TRUE(differs([](auto& l) { l.slots[0].sources[0].scale_offset_bytes += 2; }));
