@@ -95,9 +95,10 @@ Result<WeightStaging> WeightStaging::plan(const UpdateBegin& begin, const Layout
   WARPROLL_TRY_ASSIGN(arena_layout, layout(manifest.files, tensors));
   const bool wants_mxfp8 = manifest.quantise == QuantiseRecipe::kMxfp8;
   if (quantises(arena_layout) != wants_mxfp8) {
-    return invalid_argument("manifest: quantise is '" + std::string(to_string(manifest.quantise)) +
-                            "', this worker's layout wants '" + (wants_mxfp8 ? "none" : "mxfp8") +
-                            "'");
+    return invalid_argument(
+        "manifest: quantise is '" + std::string(to_string(manifest.quantise)) +
+        "' (checkpoints.quantise of warproll trainer), this worker's layout wants '" +
+        (wants_mxfp8 ? "none" : "mxfp8") + "' (model.quantise)");
   }
   WARPROLL_TRY_ASSIGN(fill_plan, make_fill_plan(arena_layout, arena_layout.total_bytes, &manifest));
   (void)fill_plan;

@@ -66,6 +66,8 @@ class BenchSync(harness.Case):
         self.assertIn("needs a GPU", self.sync(code=harness.BAD_INPUT).stderr)
         done = self.sync("--transport", "none", "--context", 5000, code=harness.BAD_INPUT)
         self.assertIn("exceed the model's 1024 positions", done.stderr)
+        done = self.sync("--transport", "none", "--stream", "arena", code=harness.BAD_INPUT)
+        self.assertIn("--stream arena: the trainer packs it on its GPU", done.stderr)
 
 
 class ConfigAndDoctor(harness.Case):

@@ -171,6 +171,17 @@ TEST(WorkerConfig, ChecksAcrossKeysNameTheKeys) {
   EXPECT_THAT(validate(config).message(), HasSubstr("trainer.server_public_key"));
 }
 
+TEST(TrainerConfig, ChecksAcrossKeysNameTheKeys) {
+  TrainerConfig config;
+  EXPECT_TRUE(validate(config).ok());
+  config.checkpoints.nccl_stream = "arena";
+  EXPECT_THAT(
+      validate(config).message(),
+      HasSubstr("checkpoints.nccl_stream is arena, wanted checkpoints.transport nccl, got tcp"));
+  config.checkpoints.transport = "nccl";
+  EXPECT_TRUE(validate(config).ok());
+}
+
 TEST(TrainerConfig, TheUnitOfTransferIsTheTransports) {
   TrainerConfig::Checkpoints checkpoints;
   EXPECT_EQ(checkpoints.bucket_bytes(), 16U << 20);
