@@ -67,7 +67,7 @@ class BenchSync(harness.Case):
         done = self.sync("--transport", "none", "--context", 5000, code=harness.BAD_INPUT)
         self.assertIn("exceed the model's 1024 positions", done.stderr)
         done = self.sync("--transport", "none", "--stream", "arena", code=harness.BAD_INPUT)
-        self.assertIn("--stream arena: the trainer packs it on its GPU", done.stderr)
+        self.assertIn("--stream arena: what is packed is the arena of a worker on a GPU", done.stderr)
 
 
 class ConfigAndDoctor(harness.Case):

@@ -130,7 +130,14 @@ int run_trainer(const SyncOptions& options) {
   return run_child(link, "the trainer of bench sync", [&]() -> Status {
     WARPROLL_TRY_ASSIGN(api, open_nccl(options.trainer_gpu));
     const StreamPlace place = options.from == "host" ? StreamPlace::kPinned : StreamPlace::kDevice;
-    WARPROLL_TRY_ASSIGN(draw, make_draw_stream(options.stream(place, options.trainer_gpu)));
+    ArenaDevicePtr packed_on;
+    if (options.sends_arena()) {
+      WARPROLL_TRY_ASSIGN(device,
+                          open_model_device({.device = "cuda", .gpu_index = options.trainer_gpu}));
+      packed_on = device.arenas;
+    }
+    WARPROLL_TRY_ASSIGN(draw,
+                        make_draw_stream(options.stream(place, options.trainer_gpu, packed_on)));
     return serve_sync_trainer(link, api, draw, nccl_variables());
   });
 }

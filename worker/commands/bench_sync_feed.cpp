@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "weights_sync/nccl/buckets.h"
 #include "weights_sync/nccl/nccl_terms.h"
 #include "weights_sync/nccl/nccl_transport.h"
 #include "weights_sync/nccl/staging_slots.h"
@@ -62,6 +63,9 @@ class MemoryTransport final : public BroadcastTransport {
   explicit MemoryTransport(std::shared_ptr<NcclApi> api) : api_(std::move(api)) {}
   void set(DrawnStream stream) { stream_ = std::move(stream); }
   [[nodiscard]] std::string_view name() const override { return "memory"; }
+  [[nodiscard]] Result<std::optional<PackedArena>> packed_arena(const UpdateBegin&) const override {
+    return stream_.arena ? std::optional(stream_.arena->packed) : std::nullopt;
+  }
 
   Status receive(const ReceiveRequest& request, const Manifest& manifest, const StreamSink& sink,
                  const Cancellation& cancellation) override {
@@ -98,15 +102,19 @@ class MemoryTransport final : public BroadcastTransport {
       slots_ = std::move(made);
     }
     StagingSlots* const slots = slots_.get();
-    const uint64_t num_buckets = manifest.num_buckets();
+    const Buckets buckets = buckets_of(manifest, request.packed);
+    const uint64_t num_buckets = buckets.count();
+    const std::byte* const from = request.packed ? stream_.arena->bytes.get() : stream_.bytes;
+    const auto place = [&](uint64_t i) {  // where a bucket comes to
+      return request.packed ? request.arena.data() + buckets.offset(i) : slots->slot_of(i).device;
+    };
     // In pieces: a step's inputs take the same way, behind what is on it.
     const auto copy = [&](uint64_t i) -> Status {
       StagingSlots::Slot& slot = slots->slot_of(i);
       if (i >= 2) WARPROLL_TRY(api_->wait(slots->communication(), slot.used));
-      const uint64_t bytes = manifest.bytes_of_bucket(i);
+      const uint64_t bytes = buckets.bytes(i);
       for (uint64_t at = 0; at < bytes; at += kCopyBytes) {
-        WARPROLL_TRY(api_->copy(static_cast<std::byte*>(slot.device) + at,
-                                stream_.bytes + i * manifest.bucket_bytes + at,
+        WARPROLL_TRY(api_->copy(place(i) + at, from + buckets.offset(i) + at,
                                 std::min(kCopyBytes, bytes - at), slots->communication()));
       }
       return api_->record(slot.moved, slots->communication());
@@ -115,8 +123,7 @@ class MemoryTransport final : public BroadcastTransport {
     for (uint64_t i = 0; i < num_buckets; ++i) {
       StagingSlots::Slot& slot = slots->slot_of(i);
       WARPROLL_TRY(await(slot.moved, request, cancellation));
-      WARPROLL_TRY(request.device_sink(i * manifest.bucket_bytes,
-                                       {slot.device, manifest.bytes_of_bucket(i)},
+      WARPROLL_TRY(request.device_sink(buckets.offset(i), {place(i), buckets.bytes(i)},
                                        slots->processing()));
       WARPROLL_TRY(api_->record(slot.used, slots->processing()));
       if (i + 2 < num_buckets) WARPROLL_TRY(copy(i + 2));

@@ -38,7 +38,8 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
                    const HelloEnvironment& nccl_variables,
                    const std::vector<std::unique_ptr<SyncMate>>& mates);
 // `draw` gives page-locked host memory; with an api the bytes are copied to the GPU's two slots and
-// taken in there, as they would be from NCCL; without one they go to the host's sink.
+// taken in there, as they would be from NCCL (a packed arena is copied to its place); without one they go to
+// the host's sink.
 SyncFeed memory_feed(DrawStream draw, std::shared_ptr<NcclApi> api);
 
 // When the bytes of the last receive came.

@@ -59,10 +59,14 @@ Status SyncBench::check() const {
     return invalid_argument("--workers " + std::to_string(options_.workers) +
                             " with --transport none, wanted 1: nothing is sent");
   }
-  if (options_.stream_of == "arena" && (!options_.over_nccl() || options_.from == "host")) {
+  if (options_.sends_arena() && options_.over_nccl() && options_.from == "host") {
     return invalid_argument(
-        "--stream arena: the trainer packs it on its GPU and sends it by NCCL, wanted "
-        "--transport nccl --from device");
+        "--stream arena --from host: the trainer packs it on its GPU and sends it from "
+        "there, wanted --from device");
+  }
+  if (options_.sends_arena() && options_.device.device == "cpu") {
+    return invalid_argument(
+        "--stream arena: what is packed is the arena of a worker on a GPU, --device is cpu");
   }
 #ifndef WARPROLL_HAS_CUDA
   if (options_.over_nccl()) {
@@ -173,7 +177,8 @@ Status SyncBench::open_feed(const ModelDevice& device, SyncWorker::ColdLoad& loa
     return ok_status();
   }
   const StreamPlace place = device.on_gpu() ? StreamPlace::kPinned : StreamPlace::kCpu;
-  WARPROLL_TRY_ASSIGN(draw, make_draw_stream(options_.stream(place, device.gpu_index)));
+  WARPROLL_TRY_ASSIGN(draw,
+                      make_draw_stream(options_.stream(place, device.gpu_index, device.arenas)));
   feed_ = memory_feed(draw, api_);
   if (place != StreamPlace::kCpu) return ok_status();
   load = [draw](uint64_t version, uint64_t seed, const LayoutFunction& layout,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "weights_sync/arena_device.h"
@@ -41,9 +42,15 @@ struct SyncOptions {
   [[nodiscard]] int32_t most_ctas() const {
     return *std::max_element(max_ctas.begin(), max_ctas.end());
   }
-  [[nodiscard]] StreamOptions stream(StreamPlace place, int32_t gpu) const {
-    return {worker.model,        place, gpu, bucket_mb << 20, worker.quantise_to_mxfp8,
-            stream_of == "arena"};
+  [[nodiscard]] bool sends_arena() const { return stream_of == "arena"; }
+  // device: of that GPU, for sends_arena().
+  [[nodiscard]] StreamOptions stream(StreamPlace place, int32_t gpu, ArenaDevicePtr device) const {
+    return {worker.model,
+            place,
+            gpu,
+            bucket_mb << 20,
+            worker.quantise_to_mxfp8,
+            sends_arena() ? std::move(device) : nullptr};
   }
 };
 

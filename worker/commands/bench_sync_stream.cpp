@@ -11,6 +11,7 @@
 #include "weights_sync/digest.h"
 #include "weights_sync/weight_staging.h"
 #ifdef WARPROLL_HAS_CUDA
+#include "kernels/cuda/pinned_buffer.h"
 #include "weights_sync/cuda/random_stream.h"
 #endif
 
@@ -63,6 +64,37 @@ class CpuStream {
   std::vector<std::byte> bytes_;
 };
 
+#ifdef WARPROLL_HAS_CUDA
+// Drawn on the GPU and packed there; kPinned: the arena is then the host's.
+class PackedStream {
+ public:
+  PackedStream(std::shared_ptr<RandomStream> stream, const StreamOptions& options)
+      : stream_(std::move(stream)),
+        packer_(options.packed_on, options.quantise_to_mxfp8),
+        on_host_(options.place == StreamPlace::kPinned) {}
+
+  Result<DrawnStream> draw(uint64_t weight_version, uint64_t seed) {
+    WARPROLL_TRY_ASSIGN(manifest, stream_->draw(weight_version, seed));
+    WARPROLL_TRY_ASSIGN(arena, packer_.pack_stream(*manifest, stream_->bytes().data()));
+    if (on_host_) {
+      const uint64_t bytes = arena.packed.bytes;
+      if (!host_ || host_->size() != bytes)
+        host_ = std::make_shared<PinnedBuffer<std::byte>>(bytes);
+      WARPROLL_CUDA_CHECK(
+          cudaMemcpy(host_->data(), arena.bytes.get(), bytes, cudaMemcpyDeviceToHost));
+      arena.bytes = {host_, host_->data()};
+    }
+    return DrawnStream{arena.manifest, stream_->bytes().data(), arena};
+  }
+
+ private:
+  const std::shared_ptr<RandomStream> stream_;
+  ArenaPacker packer_;
+  const bool on_host_;
+  std::shared_ptr<PinnedBuffer<std::byte>> host_;
+};
+#endif
+
 }  // namespace
 
 Result<DrawStream> make_draw_stream(const StreamOptions& options) {
@@ -74,26 +106,25 @@ Result<DrawStream> make_draw_stream(const StreamOptions& options) {
     });
   }
 #ifdef WARPROLL_HAS_CUDA
+  const bool on_host = options.place == StreamPlace::kPinned;
   const QuantiseRecipe quantise =
       options.quantise_to_mxfp8 ? QuantiseRecipe::kMxfp8 : QuantiseRecipe::kNone;
   WARPROLL_TRY_ASSIGN(made, RandomStream::make({checkpoint.files, checkpoint.tensors, 0},
                                                {.device = options.gpu_index,
-                                                .on_host = options.place == StreamPlace::kPinned,
+                                                .on_host = on_host && !options.packed_on,
                                                 .bucket_bytes = options.bucket_bytes,
                                                 .quantise = quantise}));
   const std::shared_ptr<RandomStream> stream = std::move(made);
-  std::shared_ptr<ArenaPacker> packer;
-  if (options.packed) {
-    WARPROLL_TRY_ASSIGN(opened, ArenaPacker::open(options.gpu_index, options.quantise_to_mxfp8));
-    packer = std::move(opened);
+  if (options.packed_on) {
+    const auto packed = std::make_shared<PackedStream>(stream, options);
+    return DrawStream([packed](uint64_t weight_version, uint64_t seed) {
+      return packed->draw(weight_version, seed);
+    });
   }
-  return DrawStream(
-      [stream, packer](uint64_t weight_version, uint64_t seed) -> Result<DrawnStream> {
-        WARPROLL_TRY_ASSIGN(manifest, stream->draw(weight_version, seed));
-        if (!packer) return DrawnStream{manifest, stream->bytes().data(), std::nullopt};
-        WARPROLL_TRY_ASSIGN(arena, packer->pack_stream(*manifest, stream->bytes().data()));
-        return DrawnStream{arena.manifest, stream->bytes().data(), arena};
-      });
+  return DrawStream([stream](uint64_t weight_version, uint64_t seed) -> Result<DrawnStream> {
+    WARPROLL_TRY_ASSIGN(manifest, stream->draw(weight_version, seed));
+    return DrawnStream{manifest, stream->bytes().data(), std::nullopt};
+  });
 #else
   return failed_precondition("weights are drawn on a GPU, and this build has no CUDA");
 #endif

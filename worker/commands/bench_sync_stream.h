@@ -34,7 +34,8 @@ struct StreamOptions {
   int32_t gpu_index = 0;
   uint64_t bucket_bytes = 0;
   bool quantise_to_mxfp8 = false;  // by the receiver, or by who packs
-  bool packed = false;             // kDevice: as the arena of a worker on a GPU
+  // Not null, on a GPU: as the arena of a worker on a GPU, packed in this one's memory.
+  ArenaDevicePtr packed_on = nullptr;
 };
 // Owns the stream's memory. kFailedPrecondition: this build has no CUDA.
 Result<DrawStream> make_draw_stream(const StreamOptions& options);

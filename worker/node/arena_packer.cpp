@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "weights_sync/weight_staging.h"
-#include "worker/node/model_device.h"
 #include "worker/node/serving_model.h"
 
 namespace warproll {
@@ -13,12 +12,9 @@ namespace {
 constexpr std::chrono::seconds kLetGo(30);
 }
 
-Result<std::unique_ptr<ArenaPacker>> ArenaPacker::open(int32_t gpu_index, bool quantise_to_mxfp8) {
-  WARPROLL_TRY_ASSIGN(device, open_model_device({.device = "cuda", .gpu_index = gpu_index}));
-  return std::unique_ptr<ArenaPacker>(
-      new ArenaPacker(std::move(device.arenas),
-                      make_layout_function(quantise_to_mxfp8, std::nullopt, /*on_gpu=*/true)));
-}
+ArenaPacker::ArenaPacker(ArenaDevicePtr device, bool quantise_to_mxfp8)
+    : arenas_(0, std::move(device)),
+      layout_(make_layout_function(quantise_to_mxfp8, std::nullopt, /*on_gpu=*/true)) {}
 
 Result<OfferedArena> ArenaPacker::offered(StagedWeightsPtr staged, const Manifest& manifest) {
   if (staged->source_digest != manifest.source_digest) {

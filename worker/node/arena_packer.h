@@ -5,8 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 
 #include "protocol/status.h"
 #include "weights_sync/checkpoint.h"
@@ -18,8 +16,8 @@ namespace warproll {
 
 class ArenaPacker {
  public:
-  // quantise_to_mxfp8: as the workers' model.quantise. kFailedPrecondition: no such GPU, no CUDA.
-  static Result<std::unique_ptr<ArenaPacker>> open(int32_t gpu_index, bool quantise_to_mxfp8);
+  // Into the GPU's memory that `device` gives. quantise_to_mxfp8: as the workers' model.quantise.
+  ArenaPacker(ArenaDevicePtr device, bool quantise_to_mxfp8);
 
   // kUnavailable: both arenas are held, and still are after half a minute. kResourceExhausted: no memory. kDataLoss: NaN, a wrong digest. The
   // manifest that comes back also says the weight digest of what was quantised.
@@ -28,8 +26,6 @@ class ArenaPacker {
   Result<OfferedArena> pack_stream(const Manifest& manifest, const std::byte* device_bytes);
 
  private:
-  ArenaPacker(ArenaDevicePtr device, LayoutFunction layout)
-      : arenas_(0, std::move(device)), layout_(std::move(layout)) {}
   static Result<OfferedArena> offered(StagedWeightsPtr staged, const Manifest& manifest);
 
   WeightArenas arenas_;

@@ -10,6 +10,7 @@
 #include "weights_sync/nccl/nccl_source.h"
 #include "weights_sync/tcp_transport.h"
 #include "worker/config/nccl_variables.h"
+#include "worker/node/model_device.h"
 
 namespace warproll {
 namespace {
@@ -60,9 +61,9 @@ Status CheckpointPublisher::open_source(const TrainerConfig& config, ZmqContext&
     nccl_source_ = source.get();
     source_ = std::move(source);
     if (config_.nccl_stream == "tensors") return ok_status();
-    auto packer = ArenaPacker::open(gpu, config_.quantise == "mxfp8");
-    WARPROLL_TRY(packer.status().with_context("checkpoints.nccl_stream arena"));
-    packer_ = std::move(*packer);
+    const auto device = open_model_device({.device = "cuda", .gpu_index = gpu});
+    WARPROLL_TRY(device.status().with_context("checkpoints.nccl_stream arena"));
+    packer_ = std::make_unique<ArenaPacker>(device->arenas, config_.quantise == "mxfp8");
     return ok_status();
   }
   WARPROLL_TRY_ASSIGN(tcp, TcpSource::start(context, {.endpoint = config_.tcp_bind,
