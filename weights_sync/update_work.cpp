@@ -48,8 +48,7 @@ Status UpdateWork::check(const UpdateBegin& begin) {
   if (packed && options_.device && !options_.device->in_device_memory()) {
     return invalid_argument(
         "packed arena: this worker keeps its weights in host memory (weights.swap host_staged), "
-        "wanted a "
-        "stream of tensors (checkpoints.nccl_stream tensors)");
+        "wanted a stream of tensors (checkpoints.nccl_stream tensors)");
   }
   WARPROLL_TRY_ASSIGN(
       staging,

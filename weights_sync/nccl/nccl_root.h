@@ -23,8 +23,8 @@ struct RootTask {
   Buckets buckets;
   SlotFill fill;
   bool from_host = true;  // the fill uses slot.pinned
-  std::byte* arena =
-      nullptr;  // instead of a fill: [buckets.stream_bytes] on the GPU, sent as they lie
+  // Instead of a fill: [buckets.stream_bytes] on the GPU, sent as they lie.
+  std::byte* arena = nullptr;
 };
 
 // Blocks until every member has every byte. Leaves nothing behind; errors as NcclCommunicator's.

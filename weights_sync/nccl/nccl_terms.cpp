@@ -10,10 +10,9 @@ constexpr std::string_view kVersion = "nccl.version";
 constexpr std::string_view kMaxCtas = "nccl.max_ctas";
 constexpr std::string_view kSlots = "nccl.slots";  // kRegistered, or not said
 constexpr std::string_view kRegistered = "registered";
-constexpr std::string_view kArenas =
-    "nccl.arenas";  // kReceived: of a worker that takes packed ones
+constexpr std::string_view kArenas = "nccl.arenas";  // kReceived: a worker takes packed ones
 constexpr std::string_view kReceived = "received";
-constexpr std::string_view kArenaLayout = "nccl.arena.layout";  // of a packed arena: what it is
+constexpr std::string_view kArenaLayout = "nccl.arena.layout";  // what is sent, if it is one
 constexpr std::string_view kArenaBytes = "nccl.arena.bytes";
 constexpr std::string_view kArenaDigest = "nccl.arena.digest";
 // Interfaces, debugging and the like may differ from machine to machine; these may not.
