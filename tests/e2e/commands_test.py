@@ -101,6 +101,10 @@ class ConfigAndDoctor(harness.Case):
         nobody = f"tcp://127.0.0.1:{harness.free_port()}"
         away = self.run_command(*good, "--set", f"trainer.endpoint={nobody}", code=harness.FAILED)
         self.assertIn("Connection refused", away.stdout)
+        sender = self.run_command("doctor", "--trainer", harness.ROOT / "configs" / "trainer.yaml",
+                                  "--set", "checkpoints.transport=nccl", "--set", "checkpoints.nccl_device=1000",
+                                  code=harness.FAILED)
+        self.assertRegex(sender.stdout, "checkpoints.nccl_device +(this build has no nccl|GPU 1000: this machine has)")
         self.assertEqual(trainer.terminate(), 0)
 
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include "protocol/curve.h"
 #include "rollout/model/weights.h"
 #include "weights_sync/checkpoint.h"
+#include "weights_sync/nccl/nccl_api.h"
+#include "worker/node/model_device.h"
 #include "worker/node/serving_model.h"
 #include "worker/node/worker_memory.h"
 #include "worker/terminal/progress.h"
@@ -182,6 +185,41 @@ std::vector<DoctorFinding> check_worker(const WorkerConfig& config) {
   return findings;
 }
 
+// What two arenas of the largest checkpoint take of the GPU that sends, where the trainer packs them.
+DoctorFinding check_packing(const TrainerConfig::Checkpoints& checkpoints) {
+  constexpr const char* kCheck = "checkpoints.nccl_stream";
+  const auto device = open_model_device(
+      {.device = "cuda", .gpu_index = static_cast<int32_t>(checkpoints.nccl_device)});
+  if (!device.ok()) return finding_of(kCheck, device.status(), "");
+  const LayoutFunction layout_of =
+      make_layout_function(checkpoints.quantise == "mxfp8", std::nullopt, /*on_gpu=*/true);
+  uint64_t largest = 0;
+  for (const std::string& directory : checkpoints.publish) {
+    const Result<Checkpoint> checkpoint = Checkpoint::open(directory);
+    if (!checkpoint.ok()) continue;  // said of itself
+    const Result<ArenaLayout> layout = layout_of(checkpoint->files(), checkpoint->tensors());
+    if (layout.ok()) largest = std::max(largest, layout->total_bytes);
+  }
+  const auto bytes = [](uint64_t value) { return format_bytes(static_cast<double>(value)); };
+  const uint64_t free = free_gpu_bytes(*device);
+  const std::string text = "two arenas of " + bytes(largest) + " each, " + bytes(free) +
+                           " are free on " + device->description;
+  return {2 * largest <= free ? DoctorVerdict::kOk : DoctorVerdict::kFail, kCheck, text};
+}
+
+// The GPU that sends.
+std::vector<DoctorFinding> check_nccl_source(const TrainerConfig::Checkpoints& checkpoints) {
+  if (checkpoints.transport != "nccl") return {};
+  const auto api = open_nccl(static_cast<int32_t>(checkpoints.nccl_device));
+  std::vector<DoctorFinding> findings = {
+      finding_of("checkpoints.nccl_device", api.status(),
+                 api.ok() ? "NCCL " + (*api)->version() : std::string())};
+  if (api.ok() && checkpoints.nccl_stream == "arena") {
+    findings.push_back(check_packing(checkpoints));
+  }
+  return findings;
+}
+
 std::vector<DoctorFinding> check_trainer(const TrainerConfig& config) {
   std::vector<DoctorFinding> findings;
   const CurveConfig& curve = config.curve;
@@ -204,9 +242,13 @@ std::vector<DoctorFinding> check_trainer(const TrainerConfig& config) {
   }
   findings.push_back(check_folder("trainer.state_directory", config.state_directory, 1));
   for (const std::string& directory : config.checkpoints.publish) {
-    for (DoctorFinding& finding : check_checkpoint("checkpoints.publish", directory, false)) {
+    for (DoctorFinding& finding : check_checkpoint("checkpoints.publish", directory,
+                                                   config.checkpoints.quantise == "mxfp8")) {
       findings.push_back(std::move(finding));
     }
+  }
+  for (DoctorFinding& finding : check_nccl_source(config.checkpoints)) {
+    findings.push_back(std::move(finding));
   }
   if (config.tasks.source != "none") {
     findings.push_back(finding_of("tasks", make_task_source(config).status(), config.tasks.source));
