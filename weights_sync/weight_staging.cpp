@@ -61,7 +61,8 @@ struct WeightStaging::Impl {
   uint64_t packed_bytes = 0;  // that have come
 
   Status take_packed(uint64_t offset, uint64_t bytes);
-  [[nodiscard]] Result<FilledArena> finish_packed(const Digest& digest) const;
+  [[nodiscard]] Status check_packed(const Digest& layout_digest) const;
+  Result<FilledArena> finish_tensors();
   [[nodiscard]] std::vector<DevicePart> parts_of(uint64_t stream_offset,
                                                  std::span<const std::byte> bytes) const;
 };
@@ -162,16 +163,23 @@ Status WeightStaging::Impl::take_packed(uint64_t offset, uint64_t bytes) {
   return ok_status();
 }
 
-Result<FilledArena> WeightStaging::Impl::finish_packed(const Digest& digest) const {
+Status WeightStaging::Impl::check_packed(const Digest& layout_digest) const {
   if (packed_bytes != packed->bytes) {
     return data_loss("packed arena: " + std::to_string(packed_bytes) + " of " +
                      std::to_string(packed->bytes) + " bytes came");
   }
-  if (digest != packed->digest) {
-    return data_loss("the packed arena's digest is " + to_hex(digest) + ", the trainer's is " +
-                     to_hex(packed->digest));
-  }
-  return FilledArena{manifest.weight_digest, manifest.source_digest, packed_bytes};
+  const Digest digest = standby->device() ? layout_digest : tensor_digest(arena);
+  if (digest == packed->digest) return ok_status();
+  return data_loss("the packed arena's digest is " + to_hex(digest) + ", the trainer's is " +
+                   to_hex(packed->digest));
+}
+
+Result<FilledArena> WeightStaging::Impl::finish_tensors() {
+  WARPROLL_TRY_ASSIGN(filled, filler->finish());
+  filler.reset();  // it points to the layout
+  WARPROLL_TRY(check_digest("the source digest", filled.source_digest, manifest.source_digest));
+  WARPROLL_TRY(check_digest("the weight digest", filled.weight_digest, manifest.weight_digest));
+  return filled;
 }
 
 Status WeightStaging::write(uint64_t stream_offset, std::span<const std::byte> bytes) {
@@ -201,29 +209,18 @@ Status WeightStaging::write_device(uint64_t stream_offset, std::span<const std::
 
 Result<StagedWeightsPtr> WeightStaging::finish(const GoldenGateFunction& gate) {
   Impl& impl = *impl_;
+  WARPROLL_CHECK(impl.standby && (impl.packed || impl.filler), "finish() before open()");
   StagedWeights weights;
-  FilledArena filled;
-  if (impl.packed) {
-    WARPROLL_CHECK(impl.standby.has_value(), "finish() before open()");
-    weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
-    const Digest bytes_digest =
-        impl.standby->device() ? weights.layout_digest : tensor_digest(impl.arena);
-    WARPROLL_TRY_ASSIGN(packed, impl.finish_packed(bytes_digest));
-    filled = packed;
-  } else {
-    WARPROLL_CHECK(impl.filler != nullptr, "finish() before open()");
-    WARPROLL_TRY_ASSIGN(from_tensors, impl.filler->finish());
-    filled = from_tensors;
-    WARPROLL_TRY(
-        check_digest("the source digest", filled.source_digest, impl.manifest.source_digest));
-    WARPROLL_TRY(
-        check_digest("the weight digest", filled.weight_digest, impl.manifest.weight_digest));
-    weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
-  }
   weights.weight_version = impl.manifest.weight_version;
-  weights.weight_digest = filled.weight_digest;
-  weights.source_digest = filled.source_digest;
-  impl.filler.reset();  // it points to the layout
+  weights.weight_digest = impl.manifest.weight_digest;
+  weights.source_digest = impl.manifest.source_digest;
+  if (!impl.packed) {
+    WARPROLL_TRY_ASSIGN(filled, impl.finish_tensors());
+    weights.weight_digest = filled.weight_digest;  // which the manifest need not have said
+    weights.source_digest = filled.source_digest;
+  }
+  weights.layout_digest = digest_of(*impl.standby, impl.layout, impl.arena);
+  if (impl.packed) WARPROLL_TRY(impl.check_packed(weights.layout_digest));
   weights.layout = std::move(impl.layout);
   weights.files = impl.manifest.files;
   StagedWeightsPtr staged = std::move(*impl.standby).publish(std::move(weights));
@@ -232,6 +229,19 @@ Result<StagedWeightsPtr> WeightStaging::finish(const GoldenGateFunction& gate) {
     WARPROLL_TRY(gate(staged, *impl.manifest.gate).with_context("golden prompts"));
   }
   return staged;
+}
+
+Result<StagedWeightsPtr> stage_stream(const Manifest& manifest, const LayoutFunction& layout,
+                                      WeightArenas& arenas,
+                                      const std::function<Status(WeightStaging&)>& write_all) {
+  UpdateBegin begin;
+  begin.id.weight_version = manifest.weight_version;
+  begin.manifest = encode_manifest(manifest);
+  WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, layout, /*has_gate=*/false));
+  WARPROLL_TRY_ASSIGN(standby, arenas.acquire_standby(staging.arena_bytes()));
+  WARPROLL_TRY(staging.open(std::move(standby)));
+  WARPROLL_TRY(write_all(staging));
+  return staging.finish({});
 }
 
 Result<StagedWeightsPtr> load_staged(const Checkpoint& checkpoint, uint64_t weight_version,

@@ -60,6 +60,10 @@ class WeightStaging {
   std::unique_ptr<Impl> impl_;
 };
 
+// From the manifest's stream of tensors, which `write_all` writes, without a trainer.
+Result<StagedWeightsPtr> stage_stream(const Manifest& manifest, const LayoutFunction& layout,
+                                      WeightArenas& arenas,
+                                      const std::function<Status(WeightStaging&)>& write_all);
 Result<StagedWeightsPtr> load_staged(const Checkpoint& checkpoint, uint64_t weight_version,
                                      const LayoutFunction& layout, WeightArenas& arenas,
                                      const ByteProgress& progress = {});

@@ -131,8 +131,7 @@ Status NcclTransport::receive(const ReceiveRequest& request, const Manifest& man
     if (arena_is_held_) {
       return failed_precondition(
           "a kernel of an earlier group has not ended and may write into the standby weights: "
-          "restart "
-          "this worker");
+          "restart this worker");
     }
     settle();  // groups form one after the other
     WARPROLL_TRY(api_->bind_thread());

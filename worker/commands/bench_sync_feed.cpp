@@ -142,10 +142,7 @@ class MemoryTransport final : public BroadcastTransport {
 SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_ctas,
                    const HelloEnvironment& nccl_variables,
                    const std::vector<std::unique_ptr<SyncMate>>& mates) {
-  struct Current {
-    uint64_t stream_bytes = 0, bucket_bytes = 0;
-  };
-  auto current = std::make_shared<Current>();
+  auto current = std::make_shared<Buckets>();
   SyncFeed feed;
   feed.transport = std::make_shared<NcclTransport>(
       api, NcclTransportOptions{.max_ctas = max_ctas, .nccl_variables = nccl_variables});
@@ -159,7 +156,7 @@ SyncFeed nccl_feed(SyncLink& link, std::shared_ptr<NcclApi> api, int32_t max_cta
     frame.max_ctas = ctas;
     WARPROLL_TRY_ASSIGN(offered, link.ask(frame, kAnswer));
     WARPROLL_TRY_ASSIGN(packed, packed_arena_in(decode_nccl_terms(offered.text)));
-    *current = {packed ? packed->bytes : manifest.stream_bytes(), manifest.bucket_bytes};
+    *current = buckets_of(manifest, packed);
     TransportRoute route{"nccl", offered.text, ""};
     route.group = groups_over(link);
     return offer_of(manifest, drawn.text, current->stream_bytes, std::move(route));

@@ -132,14 +132,9 @@ Result<DrawStream> make_draw_stream(const StreamOptions& options) {
 
 Result<StagedWeightsPtr> load_drawn(const DrawnStream& stream, const LayoutFunction& layout,
                                     WeightArenas& arenas) {
-  UpdateBegin begin;
-  begin.id.weight_version = stream.manifest->weight_version;
-  begin.manifest = encode_manifest(*stream.manifest);
-  WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, layout, /*has_gate=*/false));
-  WARPROLL_TRY_ASSIGN(standby, arenas.acquire_standby(staging.arena_bytes()));
-  WARPROLL_TRY(staging.open(std::move(standby)));
-  WARPROLL_TRY(staging.write(0, {stream.bytes, stream.manifest->stream_bytes()}));
-  return staging.finish({});
+  return stage_stream(*stream.manifest, layout, arenas, [&](WeightStaging& staging) {
+    return staging.write(0, {stream.bytes, stream.manifest->stream_bytes()});
+  });
 }
 
 }  // namespace warproll

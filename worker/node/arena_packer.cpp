@@ -47,18 +47,15 @@ Result<OfferedArena> ArenaPacker::pack(const Checkpoint& checkpoint, const Manif
 
 Result<OfferedArena> ArenaPacker::pack_stream(const Manifest& manifest,
                                               const std::byte* device_bytes) {
-  UpdateBegin begin;
-  begin.id.weight_version = manifest.weight_version;
-  begin.manifest = encode_manifest(manifest);
-  WARPROLL_TRY_ASSIGN(staging, WeightStaging::plan(begin, layout_, /*has_gate=*/false));
-  WARPROLL_TRY_ASSIGN(standby, arenas_.acquire_standby(staging.arena_bytes()));
-  WARPROLL_TRY(staging.open(std::move(standby)));
-  for (uint64_t i = 0; i < manifest.num_buckets(); ++i) {
-    const uint64_t offset = i * manifest.bucket_bytes;
-    WARPROLL_TRY(staging.write_device(offset, {device_bytes + offset, manifest.bytes_of_bucket(i)},
-                                      /*stream=*/nullptr));
-  }
-  WARPROLL_TRY_ASSIGN(staged, staging.finish({}));
+  const auto write_all = [&](WeightStaging& staging) -> Status {
+    for (uint64_t i = 0; i < manifest.num_buckets(); ++i) {
+      const uint64_t offset = i * manifest.bucket_bytes;
+      WARPROLL_TRY(staging.write_device(
+          offset, {device_bytes + offset, manifest.bytes_of_bucket(i)}, /*stream=*/nullptr));
+    }
+    return ok_status();
+  };
+  WARPROLL_TRY_ASSIGN(staged, stage_stream(manifest, layout_, arenas_, write_all));
   return offered(std::move(staged), manifest);
 }
 

@@ -1,7 +1,7 @@
 // CheckpointPublisher: the trainer's checkpoints in order. It opens and digests the next one on a
 // thread of its own (and packs its arena, with checkpoints.nccl_stream arena), offers its bytes through the
-// configured transport and hands the offer to the
-// Broadcaster; how far it got is kept in `published.json` of the state directory.
+// configured transport and hands the offer to the Broadcaster; how far it got is kept in `published.json` of
+// the state directory.
 // Thread: one, the io loop's. Lifetime: the context outlives it.
 #pragma once
 
